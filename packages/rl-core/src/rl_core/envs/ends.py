@@ -1,0 +1,134 @@
+"""End flags: which leaves there are, how missing ones follow from the others, and which rows ended.
+
+``terminated``: the task itself ended, so nothing is bootstrapped. ``truncated``: the episode was cut, so the value of the
+last observation counts. ``done = terminated | truncated``, at the root and in every group, always.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_core.errors import EnvError
+from rl_core.keys import END_NAMES, Key, as_key, join, leaf_name, parent_path
+
+__all__ = ["EndGroup", "any_done", "complete_ends", "end_groups"]
+
+
+@dataclass(frozen=True)
+class EndGroup:
+    """The end flags of the root or of one group of agents."""
+
+    prefix: tuple[str, ...]
+    done: Key
+    terminated: Key
+    truncated: Key | None
+    shape: torch.Size
+
+    @property
+    def reset(self) -> Key:
+        """The key that asks for a reset of this group's rows."""
+        return join(self.prefix, "_reset")
+
+
+def end_groups(leaves: dict[Key, torch.Size]) -> list[EndGroup]:
+    """The groups of end flags among the leaves of a done spec, the root first.
+
+    Args:
+        leaves: key -> shape (with the batch dims) of every leaf of the done spec.
+
+    Raises:
+        EnvError: a leaf is not named done, terminated or truncated.
+    """
+    names: dict[tuple[str, ...], dict[str, torch.Size]] = {}
+    for key, shape in leaves.items():
+        if leaf_name(key) not in END_NAMES:
+            raise EnvError(f"the done spec holds {key!r}; its leaves may only be named {', '.join(END_NAMES)}")
+        names.setdefault(parent_path(key), {})[leaf_name(key)] = shape
+    return [
+        EndGroup(
+            prefix=prefix,
+            done=as_key((*prefix, "done")),
+            terminated=as_key((*prefix, "terminated")),
+            truncated=as_key((*prefix, "truncated")) if "truncated" in found else None,
+            shape=next(iter(found.values())),
+        )
+        for prefix, found in sorted(names.items(), key=lambda item: len(item[0]))
+    ]
+
+
+def _flag(data: TensorDictBase, key: Key, group: EndGroup, batched: bool) -> Tensor | None:
+    value = data.get(key, None)
+    if value is None:
+        return None
+    if value.dtype is not torch.bool:
+        raise EnvError(f"the end flag {key!r} has dtype {value.dtype}; end flags are torch.bool")
+    if batched and value.shape != group.shape:
+        value = value.reshape(group.shape)
+    elif not batched and (value.ndim == data.batch_dims or value.shape[-1] != group.shape[-1]):
+        value = value.unsqueeze(-1)
+    return value
+
+
+def complete_ends(data: TensorDictBase, groups: list[EndGroup], *, batch_locked: bool = True) -> TensorDictBase:
+    """Write every end flag that follows from those an environment gave.
+
+    - nothing given: all False;
+    - ``terminated`` is ``done`` where only ``done`` is given;
+    - ``done`` is ``terminated | truncated``; a ``done`` that is neither counts as truncated where that flag exists.
+
+    Args:
+        data: what the environment's ``_step`` or ``_reset`` returned; written in place.
+        groups: from :func:`end_groups`.
+        batch_locked: whether the flags' shape is the spec's (else it follows the data's batch size).
+
+    Raises:
+        EnvError: ``done`` and ``truncated`` are given without ``terminated``, which cannot be inferred.
+    """
+    for group in groups:
+        done = _flag(data, group.done, group, batch_locked)
+        terminated = _flag(data, group.terminated, group, batch_locked)
+        truncated = None if group.truncated is None else _flag(data, group.truncated, group, batch_locked)
+        if terminated is None:
+            if done is None:
+                shape = group.shape if batch_locked else (*data.batch_size, *group.shape[-1:])
+                terminated = torch.zeros(shape, dtype=torch.bool, device=data.device)
+            elif truncated is not None:
+                raise EnvError(
+                    f"the environment wrote {group.done!r} and {group.truncated!r} but not {group.terminated!r}, which "
+                    f"cannot be inferred from them; write {group.terminated!r} as well"
+                )
+            else:
+                terminated = done.clone()
+        if group.truncated is not None:
+            if truncated is None:
+                truncated = torch.zeros_like(terminated) if done is None else done & ~terminated
+            elif done is not None:
+                truncated = truncated | (done & ~terminated)
+            data.set(group.truncated, truncated)
+            done = terminated | truncated
+        else:
+            done = terminated.clone() if done is None else done | terminated
+        data.set(group.terminated, terminated)
+        data.set(group.done, done)
+    return data
+
+
+def any_done(data: TensorDictBase, groups: list[EndGroup], batch_dims: int) -> Tensor | None:
+    """The rows that ended, bool ``[*B]``, or None where none did.
+
+    The root's ``done`` decides where the root has one; else a row ended as soon as one member of one group did.
+    """
+    if not groups:
+        return None
+    chosen = groups[:1] if not groups[0].prefix else groups
+    rows: Tensor | None = None
+    for group in chosen:
+        done = data.get(group.done)
+        flat = done.reshape(*done.shape[:batch_dims], -1).any(-1) if done.ndim > batch_dims else done
+        rows = flat if rows is None else rows | flat
+    assert rows is not None
+    return rows if bool(rows.any()) else None

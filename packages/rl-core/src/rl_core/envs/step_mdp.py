@@ -1,0 +1,100 @@
+"""``step_mdp``: what is under "next" at time t becomes the root of time t + 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tensordict import TensorDict, TensorDictBase
+from tensordict.utils import is_non_tensor
+
+from rl_core.keys import Key, as_keys, as_path
+
+__all__ = ["advance", "step_mdp"]
+
+
+def step_mdp(
+    tensordict: TensorDictBase,
+    next_tensordict: TensorDictBase | None = None,
+    keep_other: bool = True,
+    exclude_reward: bool = True,
+    exclude_done: bool = False,
+    exclude_action: bool = True,
+    reward_keys: Key | Iterable[Key] = "reward",
+    done_keys: Key | Iterable[Key] = ("done", "terminated", "truncated"),
+    action_keys: Key | Iterable[Key] = "action",
+) -> TensorDictBase:
+    """The root of the next step, from a stepped TensorDict.
+
+    Args:
+        tensordict: holds time t at its root and time t + 1 under "next"; left as it is.
+        next_tensordict: where to write the result instead of a new TensorDict.
+        keep_other: keep the root's other entries (policy extras, parameters).
+        exclude_reward: leave rewards out.
+        exclude_done: leave end flags out.
+        exclude_action: leave actions out.
+        reward_keys: the rewards' keys, tuples for nested ones.
+        done_keys: the end flags' keys.
+        action_keys: the actions' keys.
+
+    Returns:
+        a TensorDict of the same batch size, without "next" and "_reset"; "next" wins over the root for one key.
+
+    Example:
+        >>> import torch
+        >>> td = TensorDict({"observation": torch.zeros(1), "action": torch.ones(1),
+        ...                  "next": {"observation": torch.ones(1), "reward": torch.ones(1)}})
+        >>> sorted(step_mdp(td).keys()), step_mdp(td)["observation"]
+        (['observation'], tensor([1.]))
+    """
+    drop: set[tuple[str, ...]] = set()
+    if exclude_reward:
+        drop |= {as_path(key) for key in as_keys(reward_keys)}
+    if exclude_done:
+        drop |= {as_path(key) for key in as_keys(done_keys)}
+    drop_root = drop | ({as_path(key) for key in as_keys(action_keys)} if exclude_action else set())
+    result = advance(tensordict, drop_next=drop, drop_root=drop_root, keep_other=keep_other)
+    return result if next_tensordict is None else next_tensordict.update(result)
+
+
+def advance(
+    tensordict: TensorDictBase,
+    drop_next: set[tuple[str, ...]],
+    drop_root: set[tuple[str, ...]],
+    keep_other: bool = True,
+) -> TensorDictBase:
+    """:func:`step_mdp` with the excluded paths resolved: the form environments call once per step."""
+    nxt = tensordict.get("next")
+    root = tensordict if keep_other else None
+    return _merge(root, nxt, drop_root, drop_next, ())
+
+
+def _merge(
+    root: TensorDictBase | None,
+    nxt: TensorDictBase | None,
+    drop_root: set[tuple[str, ...]],
+    drop_next: set[tuple[str, ...]],
+    prefix: tuple[str, ...],
+) -> TensorDictBase:
+    content: dict[str, object] = {}
+    groups: set[str] = set()
+    for source, drop in ((root, drop_root), (nxt, drop_next)):
+        if source is None:
+            continue
+        for name, value in source.items():
+            if name == "_reset" or name == "_step" or (not prefix and name == "next") or (*prefix, name) in drop:
+                continue
+            if isinstance(value, TensorDictBase) and not is_non_tensor(value):
+                groups.add(name)
+            content[name] = value
+    for name in groups:
+        sub_root = None if root is None else root.get(name, None)
+        sub_next = None if nxt is None else nxt.get(name, None)
+        if isinstance(sub_root, TensorDictBase) and isinstance(sub_next, TensorDictBase):
+            content[name] = _merge(sub_root, sub_next, drop_root, drop_next, (*prefix, name))
+        elif isinstance(sub_next, TensorDictBase):
+            content[name] = _merge(None, sub_next, drop_root, drop_next, (*prefix, name))
+        elif isinstance(sub_root, TensorDictBase):
+            content[name] = _merge(sub_root, None, drop_root, drop_next, (*prefix, name))
+    like = root if root is not None else nxt
+    assert like is not None
+    return TensorDict(content, batch_size=like.batch_size, device=like.device)

@@ -1,0 +1,111 @@
+"""Toy environments whose trajectories are known in closed form.
+
+``CountingEnv`` speaks TensorDict, ``ArrayCountingEnv`` writes rows of columns; both count: the observation is the number of
+steps since the reset, the reward is the observation that the step led to, and the episode ends after ``length`` steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from rl_core.envs.array_env import ArrayEnv
+from rl_core.envs.base import EnvBase
+from rl_core.envs.columns import Columns, RowProgram
+from rl_core.envs.partial_reset import reset_rows
+from rl_core.specs import Bounded, Categorical, Composite, Unbounded
+
+__all__ = ["ArrayCountingEnv", "CountingEnv"]
+
+
+def _declare(env: EnvBase, truncate: bool) -> None:
+    batch = env.batch_size
+    env.observation_spec = Composite(
+        {"observation": Unbounded(shape=(*batch, 1), dtype=torch.float32)}, shape=batch
+    )
+    env.action_spec = Bounded(low=-1.0, high=1.0, shape=(*batch, 1), dtype=torch.float32)
+    env.reward_spec = Unbounded(shape=(*batch, 1), dtype=torch.float32)
+    flag = Categorical(2, shape=(*batch, 1), dtype=torch.bool)
+    names = ("done", "terminated", "truncated") if truncate else ("done", "terminated")
+    env.done_spec = Composite({name: flag.clone() for name in names}, shape=batch)
+
+
+class CountingEnv(EnvBase):
+    """Counts steps; a batch of them may have episodes of different lengths.
+
+    Args:
+        length: steps in an episode, one number for all rows or one for each.
+        batch_size: ``[]`` or ``[N]``.
+        truncate: end by truncation instead of termination.
+
+    Example:
+        >>> CountingEnv(length=3).rollout(10)["next", "observation"].squeeze(-1)
+        tensor([1., 2., 3.])
+    """
+
+    def __init__(self, length: int | Sequence[int] = 5, batch_size: Sequence[int] = (), truncate: bool = False) -> None:
+        super().__init__(batch_size=batch_size)
+        self.length = torch.as_tensor(length).expand(self.batch_size).unsqueeze(-1)
+        self.truncate = truncate
+        self.count = torch.zeros(*self.batch_size, 1)
+        _declare(self, truncate)
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        rows = reset_rows(tensordict)
+        self.count = self.count.clone()
+        self.count[... if rows is None else rows] = 0
+        return TensorDict({"observation": self.count.clone()}, batch_size=self.batch_size)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        self.count = self.count + 1
+        end = self.count >= self.length
+        return TensorDict(
+            {
+                "observation": self.count.clone(),
+                "reward": self.count.clone(),
+                ("truncated" if self.truncate else "terminated"): end,
+                **({"terminated": torch.zeros_like(end)} if self.truncate else {}),
+            },
+            batch_size=self.batch_size,
+        )
+
+    def _set_seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+
+class ArrayCountingEnv(ArrayEnv):
+    """The same environment on numpy rows."""
+
+    def __init__(self, length: int | Sequence[int] = 5, batch_size: Sequence[int] = (), truncate: bool = False) -> None:
+        super().__init__(batch_size=batch_size)
+        self.length = np.broadcast_to(np.asarray(length), tuple(self.batch_size))[..., None]
+        self.truncate = truncate
+        self.count = np.zeros((*self.batch_size, 1), dtype=np.float32)
+        _declare(self, truncate)
+
+    def row_program(self, columns: Columns) -> RowProgram:
+        observation, reward = columns["observation"], columns["reward"]
+        flag = columns["truncated" if self.truncate else "terminated"]
+
+        def step(t: int) -> None:
+            self.count += 1
+            observation[t + 1] = self.count
+            reward[t] = self.count
+            flag[t + 1] = self.count >= self.length
+
+        def reset(t: int, mask: np.ndarray | None) -> None:
+            if mask is None:
+                self.count[...] = 0
+                observation[t] = 0
+            else:
+                self.count[mask] = 0
+                observation[t][mask] = 0
+
+        return RowProgram(step, reset)
+
+    def _set_seed(self, seed: int) -> None:
+        torch.manual_seed(seed)

@@ -1,0 +1,145 @@
+"""``Compose``: transforms in a row, the first one nearest to the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+
+from tensordict import TensorDictBase
+from torch import nn
+
+from rl_core.specs import Composite
+from rl_core.transforms.base import Transform
+from rl_core.transforms.callable import as_transform
+
+__all__ = ["Compose"]
+
+
+class Compose(Transform):
+    """Several transforms as one.
+
+    Args:
+        *transforms: in the order in which the environment's output passes them.
+        transforms: the same as a list.
+
+    Example:
+        >>> len(Compose(Transform(), Transform()))
+        2
+    """
+
+    def __init__(
+        self,
+        *args: Transform | Callable[[TensorDictBase], TensorDictBase],
+        transforms: Iterable[Transform | Callable[[TensorDictBase], TensorDictBase]] | None = None,
+    ) -> None:
+        super().__init__()
+        given = list(args) if transforms is None else [*args, *transforms]
+        if len(given) == 1 and isinstance(given[0], (list, tuple)):
+            given = list(given[0])
+        self.transforms = nn.ModuleList([as_transform(transform) for transform in given])
+        for transform in self.transforms:
+            transform.set_container(self)
+
+    def append(self, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> Compose:
+        """Add a transform at the end, nearest to the policy."""
+        return self.insert(len(self.transforms), transform)
+
+    def insert(self, index: int, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> Compose:
+        """Add a transform at a place; negative places count from the end."""
+        size = len(self.transforms)
+        if not -size <= index <= size:
+            raise IndexError(f"place {index} in a Compose of {size} transforms; places are {-size} to {size}")
+        added = as_transform(transform)
+        added.set_container(self)
+        self.transforms.insert(index if index >= 0 else index + size, added)
+        self._changed()
+        return self
+
+    def pop(self, index: int = -1) -> Transform:
+        """Remove a transform and return it."""
+        removed = self.transforms[index]
+        del self.transforms[index]
+        removed.set_container(None)
+        self._changed()
+        return removed  # type: ignore[no-any-return]
+
+    def _changed(self) -> None:
+        container = self.container
+        if container is not None:
+            container.specs_changed()
+
+    def __getitem__(self, index: int | slice) -> Transform:
+        if isinstance(index, slice):
+            return Compose(*[transform.clone() for transform in self.transforms[index]])
+        return self.transforms[index]  # type: ignore[return-value]
+
+    def __iter__(self) -> Iterator[Transform]:
+        return iter(self.transforms)  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        return len(self.transforms)
+
+    # ---------------------------------------------------------------- data
+    def _call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        for transform in self:
+            tensordict = transform._call(tensordict)
+        return tensordict
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        for transform in self:
+            next_tensordict = transform._step(tensordict, next_tensordict)
+        return next_tensordict
+
+    def _reset(self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        for transform in self:
+            tensordict_reset = transform._reset(tensordict, tensordict_reset)
+        return tensordict_reset
+
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        for transform in reversed(list(self)):
+            tensordict = transform._inv_call(tensordict)
+        return tensordict
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Stored data through every transform."""
+        for transform in self:
+            tensordict = transform(tensordict)
+        return tensordict
+
+    def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Data on its way into a buffer, through every inverse from the last to the first."""
+        for transform in reversed(list(self)):
+            tensordict = transform.inv(tensordict)
+        return tensordict
+
+    # ---------------------------------------------------------------- specs
+    def _each(self, method: str, spec: Composite) -> Composite:
+        for transform in self:
+            spec = getattr(transform, method)(spec)
+        return spec
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        """The observation spec after all transforms."""
+        return self._each("transform_observation_spec", observation_spec)
+
+    def transform_reward_spec(self, reward_spec: Composite) -> Composite:
+        """The reward spec after all transforms."""
+        return self._each("transform_reward_spec", reward_spec)
+
+    def transform_done_spec(self, done_spec: Composite) -> Composite:
+        """The done spec after all transforms."""
+        return self._each("transform_done_spec", done_spec)
+
+    def transform_action_spec(self, action_spec: Composite) -> Composite:
+        """The action spec that the policy sees."""
+        return self._each("transform_action_spec", action_spec)
+
+    def transform_state_spec(self, state_spec: Composite) -> Composite:
+        """The state spec after all transforms."""
+        return self._each("transform_state_spec", state_spec)
+
+    @property
+    def supports_rows(self) -> bool:
+        """Whether every transform has a row program."""
+        return all(transform.supports_rows for transform in self)
+

@@ -1,0 +1,229 @@
+"""``TransformedEnv``: an environment seen through transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from rl_core.envs.array_env import ArrayEnv, stage_leaves
+from rl_core.envs.base import EnvBase
+from rl_core.envs.columns import Columns, RowProgram
+from rl_core.errors import EnvError
+from rl_core.specs import Composite
+from rl_core.transforms.base import Transform
+from rl_core.transforms.callable import as_transform
+from rl_core.transforms.compose import Compose
+from rl_core.transforms.rows import chain
+
+__all__ = ["TransformedEnv", "environment_before", "supports_rows"]
+
+_KINDS = ("observation", "reward", "done", "action", "state")
+
+
+def supports_rows(env: EnvBase) -> bool:
+    """Whether an environment can be stepped on columns, without a TensorDict per step."""
+    if isinstance(env, TransformedEnv):
+        return env.transform.supports_rows and supports_rows(env.base)
+    return isinstance(env, ArrayEnv) and env.device in (None, torch.device("cpu"))
+
+
+class TransformedEnv(EnvBase):
+    """An environment whose output (and input) passes through transforms.
+
+    Args:
+        env: the environment underneath.
+        transform: a Transform, a Compose, or a function of a TensorDict; None passes everything through.
+
+    Attributes of the environment underneath are reachable through this one.
+
+    Example:
+        >>> from rl_core.testing import CountingEnv
+        >>> env = TransformedEnv(CountingEnv(), lambda td: td.set("twice", td["observation"] * 2))
+        >>> env.reset()["twice"]
+        tensor([0.])
+    """
+
+    def __init__(
+        self,
+        env: EnvBase,
+        transform: Transform | Callable[[TensorDictBase], TensorDictBase] | None = None,
+        *,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.base = env if device is None else env.to(device)
+        self._seen_version = -1
+        super().__init__(device=env.device, batch_size=env.batch_size, allow_done_after_reset=env.allow_done_after_reset)
+        self.run_type_checks = env.run_type_checks
+        self.batch_locked = env.batch_locked
+        self.transform = Compose() if transform is None else as_transform(transform)
+        self.transform.set_container(self)
+
+    # ---------------------------------------------------------------- specs
+    def _refresh(self) -> None:
+        version = self.base.specs_version
+        if version != self._seen_version:
+            self._specs.clear()
+            self._derived.clear()
+            self._seen_version = version
+
+    @property
+    def specs_version(self) -> int:
+        """Moves whenever a spec of this environment or of one underneath may have changed."""
+        return self._version + self.base.specs_version
+
+    def _default_spec(self, kind: str) -> Composite:
+        below = self.base._spec(kind)
+        changed = getattr(self.transform, f"transform_{kind}_spec")(below.clone())
+        return self._complete_done(changed) if kind == "done" else self._own(changed)
+
+    def _spec(self, kind: str) -> Composite:
+        self._refresh()
+        return super()._spec(kind)
+
+    def _derive(self, name: str, make: Callable[[], Any]) -> Any:
+        self._refresh()
+        return super()._derive(name, make)
+
+    def _set_spec(self, kind: str, value: Any, name: str) -> None:
+        raise EnvError(
+            f"the {kind} spec of a TransformedEnv follows from env.base and its transforms; set it there (env.base.{kind}_spec)"
+        )
+
+    def specs_changed(self) -> None:
+        """Forget the specs computed through the transforms."""
+        self._specs.clear()
+        super().specs_changed()
+
+    # ---------------------------------------------------------------- data
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        fresh = self.base._reset_raw(tensordict, **kwargs)
+        return self.transform._reset(tensordict, fresh)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        inward = tensordict
+        if self._derive("inverts", self._has_inverse):
+            inward = self.transform._inv_call(TensorDict(dict(tensordict.items()), batch_size=tensordict.batch_size))
+        return self.transform._step(tensordict, self.base._step_complete(inward))
+
+    def _has_inverse(self) -> bool:
+        parts = list(self.transform) if isinstance(self.transform, Compose) else [self.transform]
+        return any(
+            part.in_keys_inv or type(part)._inv_call is not Transform._inv_call or isinstance(part, Compose) for part in parts
+        )
+
+    def _set_seed(self, seed: int) -> None:
+        self.base._set_seed(seed)
+
+    # ---------------------------------------------------------------- rows
+    def row_program(self, columns: Columns) -> RowProgram:
+        """The program of the environment underneath, followed by those of the transforms."""
+        parts = list(self.transform) if isinstance(self.transform, Compose) else [self.transform]
+        stages = [columns]
+        for index in range(len(parts) - 1, 0, -1):
+            seen = stage_leaves(_view(self.base, parts[:index]))
+            stages.insert(0, stages[0].inner(seen, rewritten=parts[index].in_keys_inv))
+        stages.insert(0, stages[0].inner(stage_leaves(self.base), rewritten=parts[0].in_keys_inv if parts else ()))
+        below: Any = self.base
+        programs = [below.row_program(stages[0])]
+        programs += [part.row_program(before, after) for part, before, after in zip(parts, stages, stages[1:], strict=False)]
+        return chain(programs)
+
+    # ---------------------------------------------------------------- editing
+    def append_transform(self, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> TransformedEnv:
+        """Add a transform at the end, in place."""
+        self._composed().append(transform)
+        self.specs_changed()
+        return self
+
+    def insert_transform(
+        self, index: int, transform: Transform | Callable[[TensorDictBase], TensorDictBase]
+    ) -> TransformedEnv:
+        """Add a transform at a place, in place."""
+        self._composed().insert(index, transform)
+        self.specs_changed()
+        return self
+
+    def _composed(self) -> Compose:
+        if not isinstance(self.transform, Compose):
+            alone = self.transform
+            alone.set_container(None)
+            self.transform = Compose(alone)
+            self.transform.set_container(self)
+        return self.transform
+
+    # ---------------------------------------------------------------- life
+    @property
+    def base_env(self) -> EnvBase:
+        """The environment under all transforms."""
+        return self.base.base_env
+
+    def to(self, device: torch.device | str) -> TransformedEnv:
+        """Move the environment underneath and the transforms."""
+        self.base.to(device)
+        self.device = torch.device(device)
+        self.transform.to(device)
+        self.specs_changed()
+        return self
+
+    def train(self, mode: bool = True) -> TransformedEnv:
+        """Let running statistics move (or freeze them)."""
+        super().train(mode)
+        self.transform.train(mode)
+        self.base.train(mode)
+        return self
+
+    def state_dict(self) -> dict[str, Any]:
+        """The transforms' states and those of the environment underneath."""
+        return {"transform": dict(self.transform.state_dict()), "base": self.base.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take a :meth:`state_dict` back."""
+        self.transform.load_state_dict(state_dict["transform"])
+        self.base.load_state_dict(state_dict["base"])
+
+    def close(self, *, raise_if_closed: bool = False) -> None:
+        """Close the environment underneath."""
+        self.base.close(raise_if_closed=raise_if_closed)
+        super().close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in ("base", "_derived", "_specs"):
+            raise AttributeError(name)
+        if hasattr(type(self), name):  # a property of ours failed: show its own error, not "no attribute"
+            return object.__getattribute__(self, name)
+        return getattr(self.base, name)
+
+    def __repr__(self) -> str:
+        return f"TransformedEnv({self.base!r}, {self.transform!r})"
+
+
+def _view(base: EnvBase, parts: list[Transform]) -> EnvBase:
+    """The environment seen through some of its transforms, without taking them from their owner."""
+    if not parts:
+        return base
+    view = TransformedEnv(base)
+    compose = Compose()
+    compose.transforms.extend(parts)
+    view.transform = compose
+    return view
+
+
+def environment_before(transform: Transform) -> EnvBase | None:
+    """The environment as a transform sees it: what is underneath, through the transforms ahead of it."""
+    owner = None if transform._owner is None else transform._owner()
+    if owner is None:
+        return None
+    if isinstance(owner, TransformedEnv):
+        return owner.base
+    outer = environment_before(owner)
+    if outer is None:
+        return None
+    ahead: list[Transform] = []
+    for part in owner:
+        if part is transform:
+            break
+        ahead.append(part)
+    return _view(outer, ahead)
