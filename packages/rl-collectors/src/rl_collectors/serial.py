@@ -7,6 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+
+from rl_collectors.budget import FrameBudget
+from rl_collectors.split import split_trajectories
+from rl_collectors.trajectories import TrajectoryCounter
 from rl_core import registry
 from rl_core.collectors.contract import BaseCollector
 from rl_core.envs.base import EnvBase
@@ -18,12 +24,6 @@ from rl_core.exploration import ExplorationType, set_exploration_type
 from rl_core.keys import join
 from rl_core.policy import wrap_policy
 from rl_core.transforms.transformed_env import supports_rows
-from tensordict import TensorDictBase
-from torch import Tensor, nn
-
-from rl_collectors.budget import FrameBudget
-from rl_collectors.split import split_trajectories
-from rl_collectors.trajectories import TrajectoryCounter
 
 __all__ = ["Collector", "SyncDataCollector"]
 
@@ -35,10 +35,11 @@ class Collector(BaseCollector):
     all have row programs is stepped on columns, without a TensorDict per step; any other one step by step.
 
     Args:
-        create_env_fn: an environment (stays open when the collector shuts down), a function or ``EnvRef`` that makes one, or
-            a name such as ``"gym:CartPole-v1"`` (closed with the collector).
+        create_env_fn: an environment (stays open when the collector shuts down), a function or ``EnvRef`` that makes
+            one, or a name such as ``"gym:CartPole-v1"`` (closed with the collector).
         policy: what acts; None draws random actions. It is used as it is, so training it needs no copying, unless
-            ``policy_device`` differs from where it lives: then a copy acts, and :meth:`update_policy_weights_` refreshes it.
+            ``policy_device`` differs from where it lives: then a copy acts, and :meth:`update_policy_weights_`
+            refreshes it.
         policy_factory: makes the policy instead.
         frames_per_batch: environment steps in a batch; a multiple of the number of environments that step together.
         total_frames: environment steps in all; the last batch holds what remains. -1: no end.
@@ -49,8 +50,8 @@ class Collector(BaseCollector):
         env_device: where the environment's data live.
         create_env_kwargs: arguments for ``create_env_fn``.
         max_frames_per_traj: truncate episodes after so many steps (appends ``StepCounter``, from rl-envs).
-        init_random_frames: act at random for so many frames first, rounded up to whole batches; what the policy would have
-            written beside the action is zero there.
+        init_random_frames: act at random for so many frames first, rounded up to whole batches; what the policy would
+            have written beside the action is zero there.
         reset_at_each_iter: start new episodes with every batch.
         postproc: a function of each batch.
         split_trajs: yield ``[N, T_max]``, one padded row per trajectory, with ``("collector", "mask")``.
@@ -105,9 +106,7 @@ class Collector(BaseCollector):
         self.env, self._owns_env = _make_env(create_env_fn, create_env_kwargs or {})
         if max_frames_per_traj:
             self.env = self.env.append_transform(registry.transforms.get("StepCounter")(max_steps=max_frames_per_traj))
-        self.budget = FrameBudget.checked(
-            self.env.batch_size.numel(), frames_per_batch, total_frames, rounding
-        )
+        self.budget = FrameBudget.checked(self.env.batch_size.numel(), frames_per_batch, total_frames, rounding)
         self.storing_device = _device(storing_device, device)
         self.policy_device = _device(policy_device, device)
         self.env_device = _device(env_device, device)
@@ -191,7 +190,7 @@ class Collector(BaseCollector):
             self._runner.use(None if random else self._acting)
 
     def _fill_policy_entries(self, batch: TensorDictBase) -> None:
-        """Zeros for what the policy writes beside the action, so that random and policy batches have the same entries."""
+        """Zeros for what the policy writes beside the action: random batches have the entries of the others."""
         if self._acting is None:
             return
         given = batch[..., 0].exclude("next")
@@ -240,8 +239,8 @@ class Collector(BaseCollector):
         """Give the acting policy the trained weights.
 
         Args:
-            policy_or_weights: a module, its ``state_dict`` or a TensorDict of its parameters; default: the policy that the
-                collector was given (nothing to do where that one acts itself).
+            policy_or_weights: a module, its ``state_dict`` or a TensorDict of its parameters; default: the policy that
+                the collector was given (nothing to do where that one acts itself).
             **kwargs: ``weights`` or ``policy``, other spellings of the argument.
         """
         given = policy_or_weights
@@ -337,5 +336,7 @@ def _load_weights(policy: nn.Module, source: Any) -> None:
     elif isinstance(source, TensorDictBase):
         source = dict(source.flatten_keys(".").items())
     elif not isinstance(source, Mapping):
-        raise TypeError(f"weights are a module, a state_dict or a TensorDict of parameters, got {type(source).__name__}")
+        raise TypeError(
+            f"weights are a module, a state_dict or a TensorDict of parameters, got {type(source).__name__}"
+        )
     policy.load_state_dict(source)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
+from tensordict import TensorDictBase
+
 from rl_core.errors import KeyMissingError
 from rl_core.keys import Key, join
-from tensordict import TensorDictBase, pad_sequence
 
 __all__ = ["split_trajectories"]
 
@@ -21,8 +22,10 @@ def split_trajectories(
 
     Args:
         rollout_tensordict: ``[*B, T]``, time last.
-        prefix: where the mask and the trajectory ids are written; default "collector" where the data have it, else the root.
-        trajectory_key: the ids of the trajectories; default ``(prefix, "traj_ids")``; where absent they follow from ends.
+        prefix: where the mask and the trajectory ids are written; default "collector" where the data have it, else the
+            root.
+        trajectory_key: the ids of the trajectories; default ``(prefix, "traj_ids")``; where absent they follow from
+            ends.
         done_key: the end flag that trajectories follow from; default ``("next", "done")``.
 
     Returns:
@@ -36,7 +39,7 @@ def split_trajectories(
     """
     data = rollout_tensordict
     if prefix is None:
-        prefix = "collector" if "collector" in data.keys() else ()
+        prefix = "collector" if "collector" in data else ()
     at = (lambda name: join(prefix, name)) if prefix else (lambda name: name)
     trajectory_key = at("traj_ids") if trajectory_key is None else trajectory_key
     steps = data.shape[-1]
@@ -53,12 +56,17 @@ def split_trajectories(
         ids = torch.cat([torch.zeros_like(done[:, :1]), done[:, :-1]], 1).cumsum(1)
     change = torch.ones(ids.shape, dtype=torch.bool, device=ids.device)
     change[:, 1:] = ids[:, 1:] != ids[:, :-1]
-    starts = change.reshape(-1).nonzero().squeeze(-1).tolist()
-    pieces = [
-        flat.reshape(-1)[start:stop] for start, stop in zip(starts, [*starts[1:], change.numel()], strict=True)
-    ]
-    padded = pad_sequence(pieces, pad_dim=0, padding_value=0.0, return_mask=at("mask"))
+    starts = change.reshape(-1).nonzero().squeeze(-1)  # [N], as positions in the flat batch
+    lengths = torch.diff(starts, append=starts.new_tensor([change.numel()]))
+    time = torch.arange(int(lengths.max()), device=ids.device)
+    mask = time < lengths.unsqueeze(-1)  # [N, T_max]
+    pieces = data.reshape(-1)[torch.where(mask, starts.unsqueeze(-1) + time, 0)]
+    padded = pieces.apply(lambda value: value.masked_fill(~mask.reshape(*mask.shape, *(1,) * (value.ndim - 2)), 0))
+    assert padded is not None
+    padded.set(at("mask"), mask)
     if flat.get(trajectory_key, None) is None:
-        padded.set(trajectory_key, torch.arange(len(pieces), device=ids.device).unsqueeze(-1).expand(padded.shape[:2]).clone())
+        padded.set(
+            trajectory_key, torch.arange(len(starts), device=ids.device).unsqueeze(-1).expand(mask.shape).clone()
+        )
     padded.names = [None, "time"]
     return padded

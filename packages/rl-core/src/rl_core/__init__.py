@@ -1,4 +1,4 @@
-"""The small stable core of a TensorDict-first reinforcement-learning library: specs, contracts, registry, hooks, the rl command.
+"""The core of a TensorDict-first reinforcement-learning library: specs, contracts, registry, hooks, ``rl``.
 
 Every public name is imported at its first use; ``__init__.pyi`` beside this file lists them.
 """

@@ -12,7 +12,7 @@ _enabled: bool | None = None
 
 
 def checks_enabled() -> bool:
-    """Whether every step is checked: inside :func:`checked_mode`, or with ``RL_CHECKS=1`` in the process's environment."""
+    """Whether every step is checked: inside :func:`checked_mode`, or with the variable ``RL_CHECKS=1``."""
     global _enabled
     if _enabled is None:
         _enabled = os.environ.get("RL_CHECKS", "") not in ("", "0")

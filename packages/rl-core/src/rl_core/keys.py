@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-__all__ = ["END_NAMES", "Key", "as_key", "as_keys", "as_path", "flat_name", "join", "leaf_name", "parent_path", "sibling"]
+__all__ = [
+    "END_NAMES",
+    "Key",
+    "as_key",
+    "as_keys",
+    "as_path",
+    "flat_name",
+    "join",
+    "leaf_name",
+    "parent_path",
+    "sibling",
+]
 
 Key: TypeAlias = "str | tuple[str, ...]"
 

@@ -1,7 +1,7 @@
 """Policies: anything that writes actions, and the plan that calls it without a container.
 
-A policy is a callable ``policy(td) -> td``. Where it also has ``in_keys``, ``out_keys`` and ``forward_tensors(*inputs)``,
-a collector binds its keys once (:class:`RowPolicy`) and calls it on bare tensors.
+A policy is a callable ``policy(td) -> td``. Where it also has ``in_keys``, ``out_keys`` and
+``forward_tensors(*inputs)``, a collector binds its keys once (:class:`RowPolicy`) and calls it on bare tensors.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Policy = Callable[[TensorDictBase], TensorDictBase]
 class TensorPolicy(Protocol):
     """A policy that can be called on bare tensors.
 
-    ``forward_tensors`` takes one tensor for each of ``in_keys`` and returns one for each of ``out_keys``, with the meaning
-    of ``policy(td)`` under the exploration type in force.
+    ``forward_tensors`` takes one tensor for each of ``in_keys`` and returns one for each of ``out_keys``, with the
+    meaning of ``policy(td)`` under the exploration type in force.
     """
 
     in_keys: list[Key]
@@ -74,7 +74,9 @@ def _plain_module(policy: TensorDictModule) -> Callable[..., Sequence[Tensor]]:
         outputs = module(*inputs)
         outputs = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
         if len(outputs) != count:
-            raise PolicyError(f"{type(module).__name__} returned {len(outputs)} tensors for the out_keys {policy.out_keys}")
+            raise PolicyError(
+                f"{type(module).__name__} returned {len(outputs)} tensors for the out_keys {policy.out_keys}"
+            )
         return outputs
 
     return call
@@ -84,9 +86,9 @@ def wrap_policy(policy: Any, env: EnvBase, *, trust: bool = False) -> Policy:
     """A policy as a function of a TensorDict.
 
     Args:
-        policy: a TensorDict module (it has in_keys and out_keys) or a function of a TensorDict, as it is; any other callable
-            is called with observations, chosen by its parameters' names, else the base environment's in spec order, and
-            its outputs are the actions.
+        policy: a TensorDict module (it has in_keys and out_keys) or a function of a TensorDict, as it is; any other
+            callable is called with observations, chosen by its parameters' names, else the base environment's in spec
+            order, and its outputs are the actions.
         env: the environment whose keys are read and written.
         trust: take the policy as a function of a TensorDict without looking.
 
@@ -94,7 +96,7 @@ def wrap_policy(policy: Any, env: EnvBase, *, trust: bool = False) -> Policy:
         PolicyError: the policy's inputs cannot be found among the observations.
     """
     if trust or (hasattr(policy, "in_keys") and hasattr(policy, "out_keys")):
-        return policy  # type: ignore[no-any-return]
+        return policy
     if not callable(policy):
         raise PolicyError(f"a policy is a callable that writes actions into a TensorDict, got {type(policy).__name__}")
     function = policy.forward if isinstance(policy, nn.Module) else policy
@@ -104,10 +106,10 @@ def wrap_policy(policy: Any, env: EnvBase, *, trust: bool = False) -> Policy:
         if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
     ]
     if len(parameters) == 1 and _takes_tensordict(parameters[0]):
-        return policy  # type: ignore[no-any-return]
+        return policy
     in_keys = _inputs_by_name(parameters, env)
     if isinstance(policy, nn.Module):
-        return TensorDictModule(policy, in_keys=in_keys, out_keys=env.action_keys)
+        return TensorDictModule(policy, in_keys=list[Any](in_keys), out_keys=list[Any](env.action_keys))
     return _FunctionPolicy(policy, in_keys, env.action_keys)
 
 

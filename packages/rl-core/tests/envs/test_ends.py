@@ -1,8 +1,9 @@
 import pytest
 import torch
+from tensordict import TensorDict
+
 from rl_core.envs.ends import any_done, complete_ends, end_groups
 from rl_core.errors import EnvError
-from tensordict import TensorDict
 
 
 def flags(*names, shape=(1,)):

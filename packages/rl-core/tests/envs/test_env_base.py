@@ -1,10 +1,11 @@
 import pytest
 import torch
+from tensordict import TensorDict
+
 from rl_core import EnvBase, checked_mode, step_mdp
 from rl_core.errors import EnvError, PolicyError, SpecError
 from rl_core.specs import Bounded, Categorical, Composite, NonTensor, Unbounded
 from rl_core.testing import CountingEnv
-from tensordict import TensorDict
 
 
 class Echo(EnvBase):
@@ -50,7 +51,7 @@ def test_entries_of_next_that_the_environment_does_not_write_are_kept():
 
 def test_the_reward_exists_only_under_next():
     td = CountingEnv().rand_step()
-    assert "reward" not in td.keys() and td["next", "reward"].item() == 1
+    assert "reward" not in td and td["next", "reward"].item() == 1
 
 
 def test_a_reward_from_reset_is_an_error():
@@ -98,7 +99,7 @@ def test_partial_reset_touches_only_its_rows():
     td["_reset"] = torch.tensor([False, True, False]).unsqueeze(-1)
     td = env.reset(td)
     assert td["observation"].squeeze(-1).tolist() == [4, 0, 4]
-    assert "_reset" not in td.keys()
+    assert "_reset" not in td
 
 
 def test_step_and_maybe_reset_keeps_the_true_last_observation_under_next():
@@ -117,7 +118,7 @@ def test_step_mdp_drops_rewards_and_actions_and_keeps_the_rest():
     root = step_mdp(td)
     assert set(root.keys()) == {"observation", "done", "terminated", "extra"}
     assert root["observation"].item() == 1
-    assert "next" in td.keys()
+    assert "next" in td
 
 
 def test_step_mdp_merges_nested_groups():
@@ -190,7 +191,9 @@ class Talker(EnvBase):
 
     def __init__(self, batch_size=()):
         super().__init__(batch_size=batch_size)
-        self.observation_spec = Composite({"x": Unbounded((*batch_size, 1)), "text": NonTensor(shape=batch_size)}, shape=batch_size)
+        self.observation_spec = Composite(
+            {"x": Unbounded((*batch_size, 1)), "text": NonTensor(shape=batch_size)}, shape=batch_size
+        )
         self.action_spec = Bounded(-1.0, 1.0, (*batch_size, 1))
         self.t = 0
 

@@ -1,11 +1,12 @@
 import pytest
 import torch
-from rl_core import check_env_specs
-from rl_core.errors import EnvError, PolicyError
-from rl_core.testing import ArrayCountingEnv, CountingEnv
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
+
+from rl_core import check_env_specs
+from rl_core.errors import EnvError, PolicyError
+from rl_core.testing import ArrayCountingEnv, CountingEnv
 
 KINDS = [CountingEnv, ArrayCountingEnv]
 
@@ -178,5 +179,9 @@ def test_a_stack_of_different_shapes_stays_lazy():
             return td.set("trace", torch.zeros(int(td["observation"].item())))
 
     data = Growing().rollout(3)
-    assert data.batch_size == (3,) and [t.shape[0] for t in (step["next", "trace"] for step in data.unbind(0))] == [1, 2, 3]
+    assert data.batch_size == (3,) and [t.shape[0] for t in (step["next", "trace"] for step in data.unbind(0))] == [
+        1,
+        2,
+        3,
+    ]
     assert isinstance(data[0], TensorDict)

@@ -1,10 +1,11 @@
+import pytest
 import torch
+from tensordict.nn import TensorDictModule
+from torch import nn
+
 from rl_core import ContainerRunner, RowRunner, checked_mode
 from rl_core.errors import SpecError
 from rl_core.testing import ArrayCountingEnv, CountingEnv
-from tensordict.nn import TensorDictModule
-from torch import nn
-import pytest
 
 
 @pytest.mark.parametrize("runner, kind", [(RowRunner, ArrayCountingEnv), (ContainerRunner, CountingEnv)])

@@ -2,6 +2,7 @@ import copy
 
 import pytest
 import torch
+
 from rl_core import Compose, Transform, TransformedEnv, check_env_specs, supports_rows
 from rl_core.errors import EnvError, KeyMissingError
 from rl_core.specs import Unbounded
@@ -21,7 +22,7 @@ class Scale(Transform):
         return value.to(self.dtype) * self.factor
 
     def transform_observation_spec(self, spec):
-        for key, out_key in zip(self.in_keys, self.out_keys):
+        for key, out_key in zip(self.in_keys, self.out_keys, strict=False):
             if spec.get(key, None) is not None:
                 spec[out_key] = Unbounded(shape=spec[key].shape, dtype=self.dtype)
         return spec
@@ -130,7 +131,7 @@ def test_append_wraps_a_bare_environment_and_extends_a_transformed_one():
     env = bare.append_transform(Scale())
     assert env is not bare and isinstance(env, TransformedEnv)
     assert env.append_transform(Scale(out_keys=["four"])) is env
-    assert "four" in env.observation_spec.keys()
+    assert "four" in env.observation_spec
     assert env.rollout(2)["next", "four"].flatten().tolist() == [4, 8]
 
 
@@ -153,7 +154,7 @@ def test_specs_follow_the_environment_underneath():
     env = TransformedEnv(CountingEnv(), Scale())
     assert env.observation_spec.keys() == {"observation"}
     env.base.observation_spec = env.base.observation_spec.clone().update({"extra": Unbounded((1,))})
-    assert "extra" in env.observation_spec.keys()
+    assert "extra" in env.observation_spec
 
 
 def test_attributes_of_the_environment_underneath_are_reachable():
@@ -171,7 +172,11 @@ def test_nested_transformed_environments_compose():
 def test_stored_data_pass_through_root_and_next():
     data = CountingEnv(length=9).rollout(3)
     out = Scale()(data.clone())
-    assert out["observation"].flatten().tolist() == [0, 2, 4] and out["next", "observation"].flatten().tolist() == [2, 4, 6]
+    assert out["observation"].flatten().tolist() == [0, 2, 4] and out["next", "observation"].flatten().tolist() == [
+        2,
+        4,
+        6,
+    ]
 
 
 def test_state_travels_with_the_environment():

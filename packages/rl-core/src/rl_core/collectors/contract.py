@@ -18,7 +18,8 @@ class BaseCollector(ABC):
         - a batch holds ``frames_per_batch`` frames (environment steps); every batch says its own number by its shape;
         - episodes go on from one batch to the next;
         - ``("collector", "traj_ids")``, int64 ``[*B, T]``, numbers the trajectories in the order in which they start;
-        - ``("next", observation)`` is the true last observation where an episode ended, and ``done = terminated | truncated``;
+        - ``("next", observation)`` is the true last observation where an episode ended, and ``done = terminated |
+          truncated``;
         - a yielded batch is the reader's: the collector never writes into it again;
         - a collector closes what it made, never an environment that it was given.
     """

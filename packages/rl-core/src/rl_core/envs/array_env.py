@@ -1,7 +1,7 @@
 """``ArrayEnv``: an environment whose simulator speaks numpy and writes rows of columns in place.
 
-It defines one method, :meth:`ArrayEnv.row_program`; ``_reset`` and ``_step`` on TensorDicts follow from it. Rollouts and
-collectors bind the program to the columns of a whole batch and then need no container per step.
+It defines one method, :meth:`ArrayEnv.row_program`; ``_reset`` and ``_step`` on TensorDicts follow from it. Rollouts
+and collectors bind the program to the columns of a whole batch and then need no container per step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from tensordict import TensorDictBase
 
 from rl_core.envs.base import EnvBase
-from rl_core.envs.columns import Columns, RowProgram, nest
+from rl_core.envs.columns import Columns, RowProgram, nest, object_row
 from rl_core.envs.env_specs import EnvSpecs, leaf_specs
 from rl_core.envs.partial_reset import reset_rows
 from rl_core.keys import Key
@@ -50,8 +50,8 @@ class ArrayEnv(EnvBase):
     def row_program(self, columns: Columns) -> RowProgram:
         """Bind the simulator to columns.
 
-        The program's ``step`` writes every observation and reward leaf and, for the end flags, ``terminated`` and (where the
-        done spec has it) ``truncated``; ``done`` follows from them. ``reset`` writes the observations.
+        The program's ``step`` writes every observation and reward leaf and, for the end flags, ``terminated`` and
+        (where the done spec has it) ``truncated``; ``done`` follows from them. ``reset`` writes the observations.
         """
         raise NotImplementedError(f"{type(self).__name__} must define row_program(self, columns) -> RowProgram")
 
@@ -62,7 +62,7 @@ class ArrayEnv(EnvBase):
             columns = allocate(self, 1)
             return columns, self.row_program(columns)
 
-        return self._derive("bound", bind)  # type: ignore[no-any-return]
+        return self._derive("bound", bind)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         columns, program = self._bound()
@@ -87,9 +87,9 @@ class ArrayEnv(EnvBase):
         program.step(0)
         result = self._read(columns, 1, {key: columns[key] for key in self.observation_keys})
         for group in self.end_groups:
-            for key in (group.terminated, group.truncated):
-                if key is not None:
-                    result.set(key, self._leaf(columns, key, 1))
+            for flag in (group.terminated, group.truncated):
+                if flag is not None:
+                    result.set(flag, self._leaf(columns, flag, 1))
         for key in self.reward_keys:
             result.set(key, self._leaf(columns, key, 0))
         return result
@@ -98,9 +98,7 @@ class ArrayEnv(EnvBase):
         if key in columns.tensors:
             value = columns.tensors[key][row].clone()
             return value if self.device is None else value.to(self.device)
-        from rl_core.envs.columns import _objects
-
-        return _objects(columns[key][row], self.batch_size)
+        return object_row(columns[key][row], self.batch_size)
 
     def _read(self, columns: Columns, row: int, leaves: Mapping[Key, np.ndarray]) -> TensorDictBase:
         return nest({key: self._leaf(columns, key, row) for key in leaves}, self.batch_size, self.device)
@@ -108,5 +106,3 @@ class ArrayEnv(EnvBase):
 
 def _payload(value: Any, batch_size: torch.Size) -> Any:
     return value.tolist() if len(batch_size) else getattr(value, "data", value)
-
-

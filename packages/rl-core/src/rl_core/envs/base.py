@@ -81,8 +81,8 @@ class EnvBase(EnvSpecs):
         """Start episodes.
 
         Args:
-            tensordict: written in place and returned, where given. A bool entry ``_reset`` (shape of the end flags or of
-                the batch) resets only its True rows; the others keep their values.
+            tensordict: written in place and returned, where given. A bool entry ``_reset`` (shape of the end flags or
+                of the batch) resets only its True rows; the others keep their values.
             **kwargs: passed to ``_reset``.
 
         Returns:
@@ -104,7 +104,9 @@ class EnvBase(EnvSpecs):
         """``_reset`` with end flags completed and checked; rows that were not asked for are not merged yet."""
         fresh = self._reset(tensordict, **kwargs)
         if fresh is tensordict:
-            raise EnvError(f"{type(self).__name__}._reset returned the TensorDict it was given; it must return a new one")
+            raise EnvError(
+                f"{type(self).__name__}._reset returned the TensorDict it was given; it must return a new one"
+            )
         for key in self.reward_keys:
             if fresh.get(key, None) is not None and key not in self.observation_keys:
                 raise EnvError(
@@ -137,7 +139,9 @@ class EnvBase(EnvSpecs):
         if bool(rows.all()):
             request = TensorDict({}, batch_size=tensordict.batch_size, device=tensordict.device)
         else:
-            request = TensorDict({"_reset": rows.unsqueeze(-1)}, batch_size=tensordict.batch_size, device=tensordict.device)
+            request = TensorDict(
+                {"_reset": rows.unsqueeze(-1)}, batch_size=tensordict.batch_size, device=tensordict.device
+            )
         asked = reset_request(request, self.end_groups)
         fresh = self._reset_raw(request)
         return tensordict.update(fresh if asked is None else merge_reset(tensordict, fresh, asked))
@@ -251,15 +255,16 @@ class EnvBase(EnvSpecs):
 
         Args:
             max_steps: the most steps to take.
-            policy: writes the actions; None draws them from the action spec. A callable that is not a TensorDict module is
-                called with the observations.
+            policy: writes the actions; None draws them from the action spec. A callable that is not a TensorDict module
+                is called with the observations.
             callback: called as ``callback(env, td)`` after every step with the stepped TensorDict.
             auto_reset: reset first; else ``tensordict`` is where the rollout starts.
             auto_cast_to_device: move data to the policy's device and back.
             break_when_any_done: stop right after the first step that ends an episode (the default); False resets ended
                 rows and goes on to ``max_steps``.
             break_when_all_done: stop when every row has ended once; ended rows keep their last transition.
-            return_contiguous: True insists on dense tensors, False keeps a lazy stack of steps, None is dense where shapes agree.
+            return_contiguous: True insists on dense tensors, False keeps a lazy stack of steps, None is dense where
+                shapes agree.
             tensordict: passed to ``reset``, or the start where ``auto_reset=False``.
             set_truncated: mark the last step as truncated where its episode goes on.
             trust_policy: call the policy with the TensorDict without looking at its signature.
@@ -366,8 +371,8 @@ class EnvBase(EnvSpecs):
     def _check_batch(self, tensordict: TensorDictBase) -> None:
         if self.batch_locked and tensordict.batch_size != self.batch_size:
             raise EnvError(
-                f"{type(self).__name__} has batch size {tuple(self.batch_size)}, the TensorDict {tuple(tensordict.batch_size)}; "
-                "give it a TensorDict of the environment's batch size"
+                f"{type(self).__name__} has batch size {tuple(self.batch_size)}, the TensorDict "
+                f"{tuple(tensordict.batch_size)}; give it a TensorDict of the environment's batch size"
             )
 
     def __repr__(self) -> str:

@@ -36,7 +36,8 @@ def check_env_specs(
         check_dtype: compare dtypes too.
         seed: seeds torch and the environment first; the state of torch's generator is restored after.
         tensordict: passed to ``reset`` (parameters of a stateless environment).
-        break_when_any_done: stop at the first end (True), run on through resets (False), or try both ("both", the default).
+        break_when_any_done: stop at the first end (True), run on through resets (False), or try both ("both", the
+            default).
 
     Raises:
         EnvError: one sentence for each disagreement, naming the key, its producer, what was expected and found.
@@ -106,5 +107,7 @@ def _undeclared(env: EnvBase, step: TensorDictBase, expected: dict[Key, tuple[Te
     for raw in step.keys(True, True):
         key = as_key(as_path(raw))
         if key not in known:
-            extra.append(f"{key!r} was written, but no spec declares it; add it to the observation spec (or do not write it)")
+            extra.append(
+                f"{key!r} was written, but no spec declares it; add it to the observation spec (or do not write it)"
+            )
     return extra

@@ -1,10 +1,12 @@
 """Columnar storage: one time-major array per leaf, written row by row, read once per batch.
 
-Leaves that exist at the root *and* under "next" (observations, end flags) are *carried*: they have ``T + 1`` rows, and row
-``t + 1`` is at once what step t wrote under "next" and the root of step t + 1. Only where an episode ended do the two
-differ; those rows are kept aside (:class:`Endings`) before the reset overwrites them. Actions and rewards have ``T`` rows.
+Leaves that exist at the root *and* under "next" (observations, end flags) are *carried*: they have ``T + 1`` rows, and
+row ``t + 1`` is at once what step t wrote under "next" and the root of step t + 1. Only where an episode ended do the
+two differ; those rows are kept aside (:class:`Endings`) before the reset overwrites them. Actions and rewards have
+``T`` rows.
 
-Arrays are numpy views of torch tensors: the simulator writes numpy rows, the policy reads tensor rows of the same memory.
+Arrays are numpy views of torch tensors: the simulator writes numpy rows, the policy reads tensor rows of the same
+memory.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from torch import Tensor
 from rl_core.keys import Key, as_path
 from rl_core.specs import NonTensor, TensorSpec
 
-__all__ = ["Columns", "Endings", "RowProgram"]
+__all__ = ["Columns", "Endings", "RowProgram", "nest", "object_row"]
 
 Array = np.ndarray
 
@@ -113,8 +115,8 @@ class Columns:
         """A copy of rows ``start .. stop - 1`` as ``[*B, T, ...]``."""
         dims = len(self.batch_size)
         if key not in self.tensors:
-            rows = [_objects(row, self.batch_size) for row in self.arrays[key][start:stop]]
-            return NonTensorStack(*rows, stack_dim=dims)
+            objects = [object_row(row, self.batch_size) for row in self.arrays[key][start:stop]]
+            return NonTensorStack(*objects, stack_dim=dims)
         rows = self.tensors[key][start:stop]
         if not dims:
             return rows.clone()
@@ -174,7 +176,8 @@ class Endings:
         return NonTensorStack.from_list(lists)
 
 
-def _objects(row: Any, batch_size: torch.Size) -> Any:
+def object_row(row: Any, batch_size: torch.Size) -> Any:
+    """One row of an object column as non-tensor data of the batch's size."""
     from tensordict import NonTensorData
 
     if not len(batch_size):

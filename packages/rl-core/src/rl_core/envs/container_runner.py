@@ -71,7 +71,9 @@ class ContainerRunner:
         given = td if self.policy_device is None else td.to(self.policy_device)
         result = self.policy(given)
         if not isinstance(result, TensorDictBase):
-            raise PolicyError(f"the policy returned {type(result).__name__}; it must return a TensorDict with the action")
+            raise PolicyError(
+                f"the policy returned {type(result).__name__}; it must return a TensorDict with the action"
+            )
         if self.policy_device is not None and self.env_device is not None:
             result = result.to(self.env_device)
         return result if result is td else td.update(result)

@@ -1,7 +1,7 @@
 """End flags: which leaves there are, how missing ones follow from the others, and which rows ended.
 
-``terminated``: the task itself ended, so nothing is bootstrapped. ``truncated``: the episode was cut, so the value of the
-last observation counts. ``done = terminated | truncated``, at the root and in every group, always.
+``terminated``: the task itself ended, so nothing is bootstrapped. ``truncated``: the episode was cut, so the value of
+the last observation counts. ``done = terminated | truncated``, at the root and in every group, always.
 """
 
 from __future__ import annotations

@@ -70,15 +70,15 @@ class EnvSpecs:
                 )
             if kind in ("reward", "done") and value.ndim <= len(batch):
                 raise SpecError(
-                    f"{type(self).__name__}.{kind}_spec has shape {tuple(value.shape)}; it needs one dimension beyond the "
-                    f"batch size {tuple(batch)}: {(*batch, 1)}"
+                    f"{type(self).__name__}.{kind}_spec has shape {tuple(value.shape)}; it needs one dimension beyond "
+                    f"the batch size {tuple(batch)}: {(*batch, 1)}"
                 )
             value = Composite({name: value}, shape=batch)
         elif tuple(value.shape) != tuple(batch):
             if tuple(value.shape) != tuple(batch)[: len(value.shape)]:
                 raise SpecError(
-                    f"{type(self).__name__}.{kind}_spec has shape {tuple(value.shape)}, the environment's batch size is "
-                    f"{tuple(batch)}; a spec's shape begins with the batch size (spec.expand({(*batch, *value.shape)}))"
+                    f"{type(self).__name__}.{kind}_spec has shape {tuple(value.shape)}, the environment's batch size "
+                    f"is {tuple(batch)}, which every shape begins with: spec.expand({(*batch, *value.shape)})"
                 )
             value = Composite(dict(value.items()), shape=batch)
         self._specs[kind] = self._complete_done(value) if kind == "done" else self._own(value)
@@ -262,32 +262,32 @@ class EnvSpecs:
     @property
     def observation_keys(self) -> list[Key]:
         """Keys of the observations."""
-        return self._derive("observation_keys", lambda: list(leaf_specs(self.observation_spec)))  # type: ignore[no-any-return]
+        return self._derive("observation_keys", lambda: list(leaf_specs(self.observation_spec)))
 
     @property
     def state_keys(self) -> list[Key]:
         """Keys of the states that ``step`` reads."""
-        return self._derive("state_keys", lambda: list(leaf_specs(self.state_spec)))  # type: ignore[no-any-return]
+        return self._derive("state_keys", lambda: list(leaf_specs(self.state_spec)))
 
     @property
     def action_keys(self) -> list[Key]:
         """Keys of the actions."""
-        return self._derive("action_keys", lambda: list(leaf_specs(self.full_action_spec)))  # type: ignore[no-any-return]
+        return self._derive("action_keys", lambda: list(leaf_specs(self.full_action_spec)))
 
     @property
     def reward_keys(self) -> list[Key]:
         """Keys of the rewards."""
-        return self._derive("reward_keys", lambda: list(leaf_specs(self.full_reward_spec)))  # type: ignore[no-any-return]
+        return self._derive("reward_keys", lambda: list(leaf_specs(self.full_reward_spec)))
 
     @property
     def done_keys(self) -> list[Key]:
         """Keys of the end flags."""
-        return self._derive("done_keys", lambda: list(leaf_specs(self.full_done_spec)))  # type: ignore[no-any-return]
+        return self._derive("done_keys", lambda: list(leaf_specs(self.full_done_spec)))
 
     @property
     def end_groups(self) -> list[EndGroup]:
         """The end flags by group, the root's first."""
-        return self._derive(  # type: ignore[no-any-return]
+        return self._derive(
             "end_groups",
             lambda: end_groups({key: leaf.shape for key, leaf in leaf_specs(self.full_done_spec).items()}),
         )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import NonTensorStack, TensorDict, TensorDictBase
 from tensordict.utils import is_non_tensor
 from torch import Tensor
 
@@ -80,7 +81,9 @@ def merge_reset(old: TensorDictBase, fresh: TensorDictBase, request: ResetReques
     return _merge(old, fresh, request, ())
 
 
-def _merge(old: TensorDictBase, fresh: TensorDictBase, request: ResetRequest, prefix: tuple[str, ...]) -> TensorDictBase:
+def _merge(
+    old: TensorDictBase, fresh: TensorDictBase, request: ResetRequest, prefix: tuple[str, ...]
+) -> TensorDictBase:
     merged: dict[str, object] = {}
     for name, value in fresh.items():
         path = (*prefix, *as_path(name))
@@ -108,14 +111,12 @@ def _fit(mask: Tensor, value: Tensor) -> Tensor:
     return mask.reshape(*mask.shape, *(1,) * (value.ndim - mask.ndim))
 
 
-def _merge_objects(old: object, fresh: TensorDictBase, mask: Tensor) -> object:
+def _merge_objects(old: Any, fresh: Any, mask: Tensor) -> Any:
     """Row-wise choice between python payloads."""
-    from tensordict import NonTensorStack
-
     batch = fresh.batch_size
     if len(batch) == 0:
         return fresh if bool(mask.any()) else old
     rows = mask.reshape(*batch, -1).any(-1)
     if len(batch) == 1:
-        return NonTensorStack(*[fresh[i] if rows[i] else old[i] for i in range(batch[0])])  # type: ignore[index]
-    return NonTensorStack(*[_merge_objects(old[i], fresh[i], rows[i]) for i in range(batch[0])])  # type: ignore[index]
+        return NonTensorStack(*[fresh[i] if rows[i] else old[i] for i in range(batch[0])])
+    return NonTensorStack(*[_merge_objects(old[i], fresh[i], rows[i]) for i in range(batch[0])])

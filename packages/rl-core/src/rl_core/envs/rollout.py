@@ -44,7 +44,13 @@ def rollout(
     actor = None if policy is None else wrap_policy(policy, env, trust=trust_policy)
     from rl_core.transforms.transformed_env import supports_rows
 
-    plain = tensordict is None and callback is None and not stop_all and not auto_cast_to_device and return_contiguous is not False
+    plain = (
+        tensordict is None
+        and callback is None
+        and not stop_all
+        and not auto_cast_to_device
+        and return_contiguous is not False
+    )
     if plain and supports_rows(env) and not _on_accelerator(policy):
         runner = RowRunner(env, actor, max_steps)
         runner.reset()
@@ -52,7 +58,14 @@ def rollout(
     else:
         start = _start(env, tensordict, auto_reset)
         steps = take_steps(
-            env, actor, start, max_steps, callback=callback, stop_any=stop_any, stop_all=stop_all, cast=auto_cast_to_device
+            env,
+            actor,
+            start,
+            max_steps,
+            callback=callback,
+            stop_any=stop_any,
+            stop_all=stop_all,
+            cast=auto_cast_to_device,
         )
         data = stack_steps(steps, len(start.batch_size), return_contiguous)
     if set_truncated:
@@ -143,7 +156,7 @@ def stack_steps(steps: list[TensorDictBase], dim: int, contiguous: bool | None =
     if contiguous is False:
         stacked: TensorDictBase = LazyStackedTensorDict(*steps, stack_dim=dim)
     elif contiguous:
-        stacked = torch.stack(steps, dim).contiguous()  # type: ignore[arg-type, attr-defined]
+        stacked = LazyStackedTensorDict(*steps, stack_dim=dim).contiguous()
     else:
         stacked = LazyStackedTensorDict.maybe_dense_stack(steps, dim)
     stacked.names = [*([None] * dim), "time"]

@@ -16,7 +16,7 @@ from torch import Tensor
 from rl_core.checking import checks_enabled
 from rl_core.envs.array_env import allocate
 from rl_core.envs.base import EnvBase
-from rl_core.envs.columns import Endings, nest
+from rl_core.envs.columns import Endings, nest, object_row
 from rl_core.envs.env_specs import leaf_specs
 from rl_core.errors import EnvError, PolicyError
 from rl_core.keys import Key, as_path, flat_name, join
@@ -119,7 +119,11 @@ class RowRunner:
             return {}
         columns = self.columns
         return {
-            "carry": {flat_name(key, "/"): columns.tensors[key][0].clone() for key in columns.carried if key in columns.tensors}
+            "carry": {
+                flat_name(key, "/"): columns.tensors[key][0].clone()
+                for key in columns.carried
+                if key in columns.tensors
+            }
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -134,7 +138,11 @@ class RowRunner:
     def _bind_ends(self) -> Callable[[int], np.ndarray | None]:
         """``end(t)`` completes the end flags of carried row t and gives the rows that ended, or None."""
         groups = [
-            (self.columns[g.done], self.columns[g.terminated], None if g.truncated is None else self.columns[g.truncated])
+            (
+                self.columns[g.done],
+                self.columns[g.terminated],
+                None if g.truncated is None else self.columns[g.truncated],
+            )
             for g in self.env.end_groups
         ]
         if self.env.end_groups[0].prefix:
@@ -225,10 +233,12 @@ class RowRunner:
             given = nest(row, batch)
             for key in columns.carried:
                 if key not in row:
-                    given.set(key, _object_row(columns[key][t], batch))
+                    given.set(key, object_row(columns[key][t], batch))
             result = policy(given)
             if not isinstance(result, TensorDictBase):
-                raise PolicyError(f"the policy returned {type(result).__name__}; it must return a TensorDict with the action")
+                raise PolicyError(
+                    f"the policy returned {type(result).__name__}; it must return a TensorDict with the action"
+                )
             if not store:
                 written = [key for key in result.keys(True, True) if key not in columns.carried]
                 self._require_actions(written)
@@ -242,8 +252,8 @@ class RowRunner:
         for key in self.action_specs:
             if key not in written:
                 raise PolicyError(
-                    f"the policy {type(self.policy).__name__} writes {', '.join(map(repr, written)) or 'nothing'}, not the "
-                    f"action {key!r} that {type(self.env.base_env).__name__} needs; set out_keys=[{key!r}]"
+                    f"the policy {type(self.policy).__name__} writes {', '.join(map(repr, written)) or 'nothing'}, not "
+                    f"the action {key!r} that {type(self.env.base_env).__name__} needs; set out_keys=[{key!r}]"
                 )
 
     # ---------------------------------------------------------------- reading a batch
@@ -284,12 +294,6 @@ class RowRunner:
         result.set("next", nest(nxt, size))
         result.names = [*([None] * len(batch)), "time"]
         return result
-
-
-def _object_row(row: Any, batch: torch.Size) -> Any:
-    from rl_core.envs.columns import _objects
-
-    return _objects(row, batch)
 
 
 def _stack(values: list[Any], dim: int) -> Any:

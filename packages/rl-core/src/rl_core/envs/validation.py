@@ -50,7 +50,9 @@ def validate_output(env: EnvBase, result: TensorDictBase, *, values: bool) -> No
     if complaints:
         wrote = ", ".join(repr(key) for key in result.keys(True, True))
         raise EnvError(
-            f"{type(env).__name__}._step breaks its specs: " + "; ".join(complaints) + f". It wrote {wrote}. Fix the spec or "
+            f"{type(env).__name__}._step breaks its specs: "
+            + "; ".join(complaints)
+            + f". It wrote {wrote}. Fix the spec or "
             "what _step writes; check_env_specs(env) shows the whole list"
         )
 

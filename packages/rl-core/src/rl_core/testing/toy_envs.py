@@ -1,7 +1,8 @@
 """Toy environments whose trajectories are known in closed form.
 
-``CountingEnv`` speaks TensorDict, ``ArrayCountingEnv`` writes rows of columns; both count: the observation is the number of
-steps since the reset, the reward is the observation that the step led to, and the episode ends after ``length`` steps.
+``CountingEnv`` speaks TensorDict, ``ArrayCountingEnv`` writes rows of columns; both count: the observation is the
+number of steps since the reset, the reward is the observation that the step led to, and the episode ends after
+``length`` steps.
 """
 
 from __future__ import annotations
@@ -24,9 +25,7 @@ __all__ = ["ArrayCountingEnv", "CountingEnv"]
 
 def _declare(env: EnvBase, truncate: bool) -> None:
     batch = env.batch_size
-    env.observation_spec = Composite(
-        {"observation": Unbounded(shape=(*batch, 1), dtype=torch.float32)}, shape=batch
-    )
+    env.observation_spec = Composite({"observation": Unbounded(shape=(*batch, 1), dtype=torch.float32)}, shape=batch)
     env.action_spec = Bounded(low=-1.0, high=1.0, shape=(*batch, 1), dtype=torch.float32)
     env.reward_spec = Unbounded(shape=(*batch, 1), dtype=torch.float32)
     flag = Categorical(2, shape=(*batch, 1), dtype=torch.bool)

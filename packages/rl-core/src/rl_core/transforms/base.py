@@ -1,7 +1,7 @@
 """``Transform``: rewrites named fields between an environment (or a buffer) and whoever reads it.
 
-On the way out of an environment, ``_step`` sees what goes under "next" and ``_reset`` the first observations; on the way
-in, ``_inv_call`` sees the action. In a buffer, ``forward`` runs at sampling and ``inv`` at writing.
+On the way out of an environment, ``_step`` sees what goes under "next" and ``_reset`` the first observations; on the
+way in, ``_inv_call`` sees the action. In a buffer, ``forward`` runs at sampling and ``inv`` at writing.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["Transform"]
 class Transform(nn.Module):
     """Base of all transforms.
 
-    A subclass that maps one entry to another defines ``_apply_transform(value)`` (and ``_inv_apply_transform(value)``); one
-    that needs more defines ``_call(tensordict)``, or ``_step`` and ``_reset`` themselves. By default both a step's and a
-    reset's observations go through ``_call``.
+    A subclass that maps one entry to another defines ``_apply_transform(value)`` (and ``_inv_apply_transform(value)``);
+    one that needs more defines ``_call(tensordict)``, or ``_step`` and ``_reset`` themselves. By default both a step's
+    and a reset's observations go through ``_call``.
 
     Args:
         in_keys: entries read from what the environment wrote.
@@ -87,7 +87,8 @@ class Transform(nn.Module):
     def _reset(self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase) -> TensorDictBase:
         """What a reset wrote, for all rows; rows that were not asked for are thrown away afterwards.
 
-        A transform with a state of its own reads ``reset_rows(tensordict)`` and leaves the other rows of that state alone.
+        A transform with a state of its own reads ``reset_rows(tensordict)`` and leaves the other rows of that state
+        alone.
         Entries that a reset does not have (rewards) are skipped.
         """
         self._missing_ok = True
@@ -187,8 +188,8 @@ class Transform(nn.Module):
         current = None if self._owner is None else self._owner()
         if current is not None and owner is not None and current is not owner:
             raise EnvError(
-                f"this {type(self).__name__} already belongs to a {type(current).__name__}; a transform may carry state, so "
-                "it has one owner: pass transform.clone()"
+                f"this {type(self).__name__} already belongs to a {type(current).__name__}; a transform may carry "
+                "state, so it has one owner: pass transform.clone()"
             )
         self._owner = None if owner is None else weakref.ref(owner)
 

@@ -21,7 +21,9 @@ class CallableTransform(Transform):
     def _call(self, tensordict: TensorDictBase) -> TensorDictBase:
         result = self.function(tensordict)
         if not isinstance(result, TensorDictBase):
-            raise TypeError(f"{self.function!r} was used as a transform and returned {type(result).__name__}, not a TensorDict")
+            raise TypeError(
+                f"{self.function!r} was used as a transform and returned {type(result).__name__}, not a TensorDict"
+            )
         return result
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:

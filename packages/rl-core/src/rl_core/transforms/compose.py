@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-
 from tensordict import TensorDictBase
 from torch import nn
 
@@ -36,9 +35,10 @@ class Compose(Transform):
         given = list(args) if transforms is None else [*args, *transforms]
         if len(given) == 1 and isinstance(given[0], (list, tuple)):
             given = list(given[0])
-        self.transforms = nn.ModuleList([as_transform(transform) for transform in given])
-        for transform in self.transforms:
-            transform.set_container(self)
+        parts = [as_transform(transform) for transform in given]
+        for part in parts:
+            part.set_container(self)
+        self.transforms = nn.ModuleList(parts)
 
     def append(self, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> Compose:
         """Add a transform at the end, nearest to the policy."""
@@ -57,11 +57,11 @@ class Compose(Transform):
 
     def pop(self, index: int = -1) -> Transform:
         """Remove a transform and return it."""
-        removed = self.transforms[index]
+        removed = self[index]
         del self.transforms[index]
         removed.set_container(None)
         self._changed()
-        return removed  # type: ignore[no-any-return]
+        return removed
 
     def _changed(self) -> None:
         container = self.container
@@ -70,8 +70,8 @@ class Compose(Transform):
 
     def __getitem__(self, index: int | slice) -> Transform:
         if isinstance(index, slice):
-            return Compose(*[transform.clone() for transform in self.transforms[index]])
-        return self.transforms[index]  # type: ignore[return-value]
+            return Compose(*[transform.clone() for transform in list(self)[index]])
+        return list(self)[index]
 
     def __iter__(self) -> Iterator[Transform]:
         return iter(self.transforms)  # type: ignore[arg-type]
@@ -142,4 +142,3 @@ class Compose(Transform):
     def supports_rows(self) -> bool:
         """Whether every transform has a row program."""
         return all(transform.supports_rows for transform in self)
-

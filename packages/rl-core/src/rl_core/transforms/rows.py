@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from rl_core.envs.columns import Columns, RowProgram
 
@@ -17,7 +18,8 @@ __all__ = ["chain", "entrywise_program"]
 
 def entrywise_program(transform: Transform, before: Columns, after: Columns) -> RowProgram:
     """``_apply_transform`` on each in key's row, ``_inv_apply_transform`` on each action row."""
-    carried, results = [], []
+    carried: list[tuple[Tensor, Tensor]] = []
+    results: list[tuple[Tensor, Tensor]] = []
     for key, out_key in zip(transform.in_keys, transform.out_keys, strict=True):
         pair = (before.tensors[key], after.tensors[out_key])
         (carried if key in before.carried else results).append(pair)

@@ -55,7 +55,9 @@ class TransformedEnv(EnvBase):
     ) -> None:
         self.base = env if device is None else env.to(device)
         self._seen_version = -1
-        super().__init__(device=env.device, batch_size=env.batch_size, allow_done_after_reset=env.allow_done_after_reset)
+        super().__init__(
+            device=env.device, batch_size=env.batch_size, allow_done_after_reset=env.allow_done_after_reset
+        )
         self.run_type_checks = env.run_type_checks
         self.batch_locked = env.batch_locked
         self.transform = Compose() if transform is None else as_transform(transform)
@@ -89,7 +91,8 @@ class TransformedEnv(EnvBase):
 
     def _set_spec(self, kind: str, value: Any, name: str) -> None:
         raise EnvError(
-            f"the {kind} spec of a TransformedEnv follows from env.base and its transforms; set it there (env.base.{kind}_spec)"
+            f"the {kind} spec of a TransformedEnv follows from env.base and its transforms; set it there: "
+            f"env.base.{kind}_spec"
         )
 
     def specs_changed(self) -> None:
@@ -111,7 +114,8 @@ class TransformedEnv(EnvBase):
     def _has_inverse(self) -> bool:
         parts = list(self.transform) if isinstance(self.transform, Compose) else [self.transform]
         return any(
-            part.in_keys_inv or type(part)._inv_call is not Transform._inv_call or isinstance(part, Compose) for part in parts
+            part.in_keys_inv or type(part)._inv_call is not Transform._inv_call or isinstance(part, Compose)
+            for part in parts
         )
 
     def _set_seed(self, seed: int) -> None:
@@ -128,7 +132,9 @@ class TransformedEnv(EnvBase):
         stages.insert(0, stages[0].inner(stage_leaves(self.base), rewritten=parts[0].in_keys_inv if parts else ()))
         below: Any = self.base
         programs = [below.row_program(stages[0])]
-        programs += [part.row_program(before, after) for part, before, after in zip(parts, stages, stages[1:], strict=False)]
+        programs += [
+            part.row_program(before, after) for part, before, after in zip(parts, stages, stages[1:], strict=False)
+        ]
         return chain(programs)
 
     # ---------------------------------------------------------------- editing

@@ -1,0 +1,12 @@
+from .toy_envs import ArrayCountingEnv as ArrayCountingEnv
+from .toy_envs import CountingEnv as CountingEnv
+from .plugin_kit import PluginKit as PluginKit
+from .estimator_kit import EstimatorKit as EstimatorKit
+from .loss_kit import LossKit as LossKit
+from .buffer_kit import BufferKit as BufferKit
+from .sampler_kit import SamplerKit as SamplerKit
+from .storage_kit import StorageKit as StorageKit
+from .writer_kit import WriterKit as WriterKit
+from .numbered_rows import numbered_rows as numbered_rows
+from .numbered_rows import row_numbers as row_numbers
+from .fake_site import FakeSite as FakeSite
