@@ -1,0 +1,118 @@
+"""TensorDictReplayBuffer: samples are TensorDicts that carry their slots, and priorities are read from TensorDicts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_buffers.buffer import ReplayBuffer
+from rl_buffers.writers.round_robin import TensorDictRoundRobinWriter
+from rl_core.errors import KeyMissingError, ReplayBufferError
+from rl_core.keys import Key
+
+__all__ = ["TensorDictReplayBuffer"]
+
+_INDEX = "index"
+
+
+class TensorDictReplayBuffer(ReplayBuffer):
+    """A :class:`ReplayBuffer` of TensorDicts.
+
+    Samples carry "index", the slots of their rows (int64 ``[B]``, or ``[B, ndim]`` with lanes; repeated over a sequence
+    where rows are sequences), and what the sampler tells about each row. An entry "index" in data that are written is
+    left out, so that a sample can be stored again.
+
+    Args:
+        priority_key: the entry that holds raw priorities, written by losses.
+        **kwargs: the arguments of :class:`ReplayBuffer`.
+
+    Example:
+        >>> from rl_buffers import LazyTensorStorage, SamplerWithoutReplacement
+        >>> from tensordict import TensorDict
+        >>> import torch
+        >>> buffer = TensorDictReplayBuffer(
+        ...     storage=LazyTensorStorage(10), sampler=SamplerWithoutReplacement(), batch_size=5
+        ... )
+        >>> _ = buffer.extend(TensorDict({"x": torch.arange(10)}, [10]))
+        >>> sorted(x for batch in buffer for x in batch["x"].tolist())
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    """
+
+    _default_writer = TensorDictRoundRobinWriter
+
+    def __init__(self, *, priority_key: Key = "td_error", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.priority_key = priority_key
+
+    def add(self, data: TensorDictBase) -> Any:
+        """Store one row; see :meth:`ReplayBuffer.add`."""
+        return super().add(_without_index(data))
+
+    def extend(self, data: TensorDictBase, update_priority: bool | None = None) -> Tensor:
+        """Store many rows; see :meth:`ReplayBuffer.extend`.
+
+        Args:
+            data: a TensorDict, or with a :class:`ListStorage` a list of them.
+            update_priority: whether priorities in the data are used; default: if the sampler uses priorities and
+                the data have :attr:`priority_key`.
+        """
+        with self._lock:
+            index = super().extend(_without_index(data))
+            if update_priority is not False and self.sampler.uses_priorities and isinstance(data, TensorDictBase):
+                priority = data.get(self.priority_key, None)
+                if priority is not None:
+                    self.update_priority(index, priority.flatten(0, data.ndim - 1))
+            return index
+
+    def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
+        """Draw a batch, a TensorDict ``[B]`` with "index"; with `return_info` the pair of it and a dict."""
+        batch, index, info = self._draw(batch_size)
+        if not isinstance(batch, TensorDictBase):
+            raise ReplayBufferError(
+                "a TensorDictReplayBuffer samples TensorDicts, the storage and collate_fn gave a "
+                f"{type(batch).__name__}: use ReplayBuffer for other data"
+            )
+        if batch.device is not None and batch.device.type != "cpu":
+            index = index.to(batch.device)
+        batch.set(_INDEX, _per_entry(index, batch))
+        for name, value in info.items():
+            if isinstance(value, Tensor) and value.shape[:1] == batch.shape[:1]:
+                batch.set(name, _per_entry(value, batch))
+        batch = self._finish(batch)
+        return (batch, {_INDEX: index, **info}) if return_info else batch
+
+    def update_tensordict_priority(self, data: TensorDictBase) -> None:
+        """Take priorities from a sample that a loss has written them to.
+
+        Args:
+            data: a TensorDict with "index" and :attr:`priority_key`.
+
+        Raises:
+            KeyMissingError: one of the two is missing, although the sampler uses priorities.
+        """
+        if not self.sampler.uses_priorities:
+            return
+        index, priority = data.get(_INDEX, None), data.get(self.priority_key, None)
+        if index is None or priority is None:
+            missing = _INDEX if index is None else self.priority_key
+            have = ", ".join(repr(key) for key in data.keys(True, True))
+            raise KeyMissingError(
+                f"a priority update needs {missing!r}; the data have {have}. 'index' comes with a sample "
+                "of this buffer, priorities come from a loss: name their entry with priority_key=... of the buffer"
+            )
+        rows = index.flatten(1, data.ndim - 1)[:, 0] if data.ndim > 1 else index
+        self.update_priority(rows, priority)
+
+
+def _per_entry(value: Tensor, batch: TensorDictBase) -> Tensor:
+    """A value per row ``[B, ...]`` repeated over the other batch dimensions where rows are whole sequences."""
+    extra = batch.shape[1:]
+    if not extra:
+        return value
+    return value.reshape(value.shape[0], *(1 for _ in extra), *value.shape[1:]).expand(*batch.shape, *value.shape[1:])
+
+
+def _without_index(data: Any) -> Any:
+    return data.exclude(_INDEX) if isinstance(data, TensorDictBase) and data.get(_INDEX, None) is not None else data

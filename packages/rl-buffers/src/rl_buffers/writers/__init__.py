@@ -1,0 +1,1 @@
+"""Where new rows go: one writer per file."""

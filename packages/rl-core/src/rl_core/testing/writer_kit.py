@@ -1,0 +1,89 @@
+"""WriterKit: what every writer of a replay buffer must get right.
+
+A plugin's test file subclasses it and says how to make the subject::
+
+    class TestMyWriter(WriterKit):
+        def make(self):
+            return MyWriter()
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rl_core.buffers import Writer
+from rl_core.testing.numbered_rows import CountedSlots, numbered_rows
+
+__all__ = ["WriterKit"]
+
+
+class WriterKit:
+    """Checks of a writer.
+
+    Attributes:
+        keeps_newest: whether the rows stored are always the newest ones.
+    """
+
+    keeps_newest: ClassVar[bool] = True
+
+    def make(self) -> Writer:
+        """A new writer; to be written by the subclass."""
+        raise NotImplementedError("define make(self) in your subclass of WriterKit")
+
+    def _run(self, writer: Writer, ring: dict[int, int], sizes: Sequence[int], capacity: int, start: int = 0) -> None:
+        """Offer numbered steps and keep, for each place, which step it holds."""
+        count = start
+        for n in sizes:
+            storage = CountedSlots(len(ring), capacity)
+            spans = writer.extend(n, storage, numbered_rows(count, n))
+            places = [place for a, b, _ in spans for place in range(a, b)]
+            sources = [source + i for a, b, source in spans for i in range(b - a)]
+            assert all(0 <= place < capacity for place in places), f"places {places} with a capacity of {capacity}"
+            assert len(set(places)) == len(places), f"a place is written twice in one call: {places}"
+            assert all(0 <= source < n for source in sources), f"sources {sources} of {n} steps"
+            assert len(set(sources)) == len(sources), f"a step is stored twice: {sources}"
+            ring.update(zip(places, (count + source for source in sources), strict=True))
+            assert set(ring) == set(range(len(ring))), f"the filled places {sorted(ring)} have a gap"
+            count += n
+
+    def test_places_are_legal_and_leave_no_gap(self) -> None:
+        """Over many sizes of data, at every place of the ring, longer than the capacity too."""
+        for capacity in (1, 3, 5):
+            self._run(self.make(), {}, [1, 2, 0, 4, 3, 11, 1, 5, 10, 2, 7], capacity)
+
+    def test_the_newest_rows_stay(self) -> None:
+        """After any writes the storage holds the last ``capacity`` steps."""
+        if not self.keeps_newest:
+            return
+        for sizes in ([3], [3, 4], [8], [2, 13], [5, 5], [4, 4, 4, 1]):
+            ring: dict[int, int] = {}
+            self._run(self.make(), ring, sizes, 5)
+            total = sum(sizes)
+            assert sorted(ring.values()) == list(range(max(0, total - 5), total)), f"writes of {sizes} left {ring}"
+
+    def test_it_counts_every_step_offered(self) -> None:
+        """``write_count``."""
+        writer = self.make()
+        self._run(writer, {}, [3, 9, 2], 5)
+        assert writer.write_count == 14
+
+    def test_emptying_starts_over(self) -> None:
+        """The next step goes to the first place of an empty storage."""
+        writer = self.make()
+        self._run(writer, {}, [3], 5)
+        writer.empty()
+        self._run(writer, {}, [2, 4], 5)
+
+    def test_a_loaded_writer_goes_on_where_the_saved_one_was(self) -> None:
+        """The cursor survives, twice."""
+        writer, loaded, again = self.make(), self.make(), self.make()
+        ring: dict[int, int] = {}
+        self._run(writer, ring, [4, 3], 5)
+        loaded.load_state_dict(copy.deepcopy(writer.state_dict()))
+        again.load_state_dict(copy.deepcopy(loaded.state_dict()))
+        rings = [dict(ring), dict(ring)]
+        self._run(writer, rings[0], [2], 5, start=7)
+        self._run(again, rings[1], [2], 5, start=7)
+        assert rings[0] == rings[1], f"the original gave {rings[0]}, the loaded one {rings[1]}"
