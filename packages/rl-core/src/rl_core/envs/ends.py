@@ -60,17 +60,14 @@ def end_groups(leaves: dict[Key, torch.Size]) -> list[EndGroup]:
     ]
 
 
-def _flag(data: TensorDictBase, key: Key, group: EndGroup, batched: bool) -> Tensor | None:
-    value = data.get(key, None)
-    if value is None:
-        return None
+def _shaped(value: Tensor, key: Key, group: EndGroup, data: TensorDictBase, batched: bool) -> Tensor:
+    """A flag that an environment wrote, as bool ``[*B, 1]``."""
     if value.dtype is not torch.bool:
         raise EnvError(f"the end flag {key!r} has dtype {value.dtype}; end flags are torch.bool")
-    if batched and value.shape != group.shape:
-        value = value.reshape(group.shape)
-    elif not batched and (value.ndim == data.batch_dims or value.shape[-1] != group.shape[-1]):
-        value = value.unsqueeze(-1)
-    return value
+    if batched:
+        return value if value.shape == group.shape else value.reshape(group.shape)
+    unsized = value.ndim == data.batch_dims or value.shape[-1] != group.shape[-1]
+    return value.unsqueeze(-1) if unsized else value
 
 
 def complete_ends(data: TensorDictBase, groups: list[EndGroup], *, batch_locked: bool = True) -> TensorDictBase:
@@ -88,21 +85,19 @@ def complete_ends(data: TensorDictBase, groups: list[EndGroup], *, batch_locked:
     Raises:
         EnvError: ``done`` and ``truncated`` are given without ``terminated``, which cannot be inferred.
     """
+    flat = dict(data.items())
     for group in groups:
-        done = _flag(data, group.done, group, batch_locked)
-        terminated = _flag(data, group.terminated, group, batch_locked)
-        truncated = None if group.truncated is None else _flag(data, group.truncated, group, batch_locked)
+        get = data.get if group.prefix else flat.get
+        done, terminated = get(group.done, None), get(group.terminated, None)
+        truncated = None if group.truncated is None else get(group.truncated, None)
+        if done is not None:
+            done = _shaped(done, group.done, group, data, batch_locked)
+        if truncated is not None:
+            truncated = _shaped(truncated, "truncated", group, data, batch_locked)
         if terminated is None:
-            if done is None:
-                shape = group.shape if batch_locked else (*data.batch_size, *group.shape[-1:])
-                terminated = torch.zeros(shape, dtype=torch.bool, device=data.device)
-            elif truncated is not None:
-                raise EnvError(
-                    f"the environment wrote {group.done!r} and {group.truncated!r} but not {group.terminated!r}, which "
-                    f"cannot be inferred from them; write {group.terminated!r} as well"
-                )
-            else:
-                terminated = done.clone()
+            terminated = _implied_termination(data, group, done, truncated, batch_locked)
+        else:
+            terminated = _shaped(terminated, group.terminated, group, data, batch_locked)
         if group.truncated is not None:
             if truncated is None:
                 truncated = torch.zeros_like(terminated) if done is None else done & ~terminated
@@ -117,6 +112,20 @@ def complete_ends(data: TensorDictBase, groups: list[EndGroup], *, batch_locked:
     return data
 
 
+def _implied_termination(
+    data: TensorDictBase, group: EndGroup, done: Tensor | None, truncated: Tensor | None, batched: bool
+) -> Tensor:
+    if done is None:
+        shape = group.shape if batched else (*data.batch_size, *group.shape[-1:])
+        return torch.zeros(shape, dtype=torch.bool, device=data.device)
+    if truncated is not None:
+        raise EnvError(
+            f"the environment wrote {group.done!r} and {group.truncated!r} but not {group.terminated!r}, which "
+            f"cannot be inferred from them; write {group.terminated!r} as well"
+        )
+    return done.clone()
+
+
 def any_done(data: TensorDictBase, groups: list[EndGroup], batch_dims: int) -> Tensor | None:
     """The rows that ended, bool ``[*B]``, or None where none did.
 
@@ -124,11 +133,11 @@ def any_done(data: TensorDictBase, groups: list[EndGroup], batch_dims: int) -> T
     """
     if not groups:
         return None
-    chosen = groups[:1] if not groups[0].prefix else groups
     rows: Tensor | None = None
-    for group in chosen:
+    for group in groups[:1] if not groups[0].prefix else groups:
         done = data.get(group.done)
-        flat = done.reshape(*done.shape[:batch_dims], -1).any(-1) if done.ndim > batch_dims else done
-        rows = flat if rows is None else rows | flat
-    assert rows is not None
-    return rows if bool(rows.any()) else None
+        if not (bool(done) if done.numel() == 1 else bool(done.any())):
+            continue
+        ended = done.reshape(*done.shape[:batch_dims], -1).any(-1) if done.ndim > batch_dims else done
+        rows = ended if rows is None else rows | ended
+    return rows

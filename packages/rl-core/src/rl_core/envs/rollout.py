@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tensordict import LazyStackedTensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
+from tensordict.utils import is_non_tensor
 from torch import Tensor, nn
 
 from rl_core.envs.base import EnvBase
@@ -158,9 +159,34 @@ def stack_steps(steps: list[TensorDictBase], dim: int, contiguous: bool | None =
     elif contiguous:
         stacked = LazyStackedTensorDict(*steps, stack_dim=dim).contiguous()
     else:
-        stacked = LazyStackedTensorDict.maybe_dense_stack(steps, dim)
+        dense = _dense(steps, dim)
+        stacked = LazyStackedTensorDict.maybe_dense_stack(steps, dim) if dense is None else dense
     stacked.names = [*([None] * dim), "time"]
     return stacked
+
+
+def _dense(steps: list[TensorDictBase], dim: int) -> TensorDictBase | None:
+    """One ``torch.stack`` for each leaf; None where the steps differ in their entries or shapes."""
+    first = steps[0]
+    rows = [dict(step.items()) for step in steps]
+    leaves: dict[str, Any] = {}
+    for name, value in rows[0].items():
+        try:
+            column = [row[name] for row in rows]
+            if type(value) is Tensor:
+                leaves[name] = torch.stack(column, dim)
+            elif is_non_tensor(value):
+                leaves[name] = LazyStackedTensorDict.maybe_dense_stack(column, dim)
+            else:
+                leaves[name] = _dense(column, dim)
+        except (KeyError, RuntimeError):
+            return None
+        if leaves[name] is None:
+            return None
+    if any(len(row) != len(leaves) for row in rows):
+        return None
+    size = torch.Size([*first.batch_size[:dim], len(steps), *first.batch_size[dim:]])
+    return TensorDict(leaves, batch_size=size, device=first.device)
 
 
 def mark_truncated(data: TensorDictBase, env: EnvBase) -> TensorDictBase:

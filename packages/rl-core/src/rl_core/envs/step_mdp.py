@@ -6,10 +6,13 @@ from collections.abc import Iterable
 
 from tensordict import TensorDict, TensorDictBase
 from tensordict.utils import is_non_tensor
+from torch import Tensor
 
 from rl_core.keys import Key, as_keys, as_path
 
 __all__ = ["advance", "step_mdp"]
+
+_NEVER_CARRIED = frozenset(("next", "_reset", "_step"))
 
 
 def step_mdp(
@@ -81,20 +84,15 @@ def _merge(
         if source is None:
             continue
         for name, value in source.items():
-            if name == "_reset" or name == "_step" or (not prefix and name == "next") or (*prefix, name) in drop:
+            if name in _NEVER_CARRIED or (*prefix, name) in drop:
                 continue
-            if isinstance(value, TensorDictBase) and not is_non_tensor(value):
+            if type(value) is not Tensor and isinstance(value, TensorDictBase) and not is_non_tensor(value):
                 groups.add(name)
             content[name] = value
     for name in groups:
-        sub_root = None if root is None else root.get(name, None)
-        sub_next = None if nxt is None else nxt.get(name, None)
-        if isinstance(sub_root, TensorDictBase) and isinstance(sub_next, TensorDictBase):
-            content[name] = _merge(sub_root, sub_next, drop_root, drop_next, (*prefix, name))
-        elif isinstance(sub_next, TensorDictBase):
-            content[name] = _merge(None, sub_next, drop_root, drop_next, (*prefix, name))
-        elif isinstance(sub_root, TensorDictBase):
-            content[name] = _merge(sub_root, None, drop_root, drop_next, (*prefix, name))
+        below = [None if source is None else source.get(name, None) for source in (root, nxt)]
+        sides = [side if isinstance(side, TensorDictBase) else None for side in below]
+        content[name] = _merge(sides[0], sides[1], drop_root, drop_next, (*prefix, name))
     like = root if root is not None else nxt
     assert like is not None
     return TensorDict(content, batch_size=like.batch_size, device=like.device)

@@ -1,0 +1,12 @@
+from .keys import KeyedModule as KeyedModule
+from .keys import entry as entry
+from .keys import missing_key as missing_key
+from .module import LossKeys as LossKeys
+from .module import LossModule as LossModule
+from .networks import call_on_tensors as call_on_tensors
+from .networks import distribution_on_tensors as distribution_on_tensors
+from .networks import read_inputs as read_inputs
+from .reduction import masked_mean as masked_mean
+from .reduction import masked_rows as masked_rows
+from .reduction import reduce as reduce
+from .targets import TargetPair as TargetPair

@@ -1,0 +1,31 @@
+"""The names that our own distributions offer, so that an absent one is answered with the command that installs it."""
+
+from __future__ import annotations
+
+__all__ = ["requirement_for"]
+
+_KNOWN: dict[str, dict[str, str]] = {
+    "envs": {"gym": "rl-envs[gym]", "native": "rl-envs", "pettingzoo": "rl-marl", "vmas": "rl-marl"},
+    "transforms": dict.fromkeys(
+        ("StepCounter", "RewardSum", "InitTracker", "DoubleToFloat", "ObservationNorm", "FiniteTensorDictCheck"),
+        "rl-envs",
+    ),
+    "modules": dict.fromkeys(("mlp", "probabilistic_actor", "value_operator", "actor_value_operator"), "rl-modules"),
+    "losses": {"ppo": "rl-objectives"},
+    "estimators": {"gae": "rl-objectives"},
+    "collectors": {"serial": "rl-collectors"},
+    "storages": dict.fromkeys(("lazy_tensor", "list"), "rl-buffers"),
+    "samplers": dict.fromkeys(("random", "without_replacement"), "rl-buffers"),
+    "writers": {"round_robin": "rl-buffers"},
+    "recipes": {"ppo": "rl-trainers[recipes]"},
+    "loggers": {"csv": "rl-trainers", "tensorboard": "rl-trainers[tensorboard]"},
+}
+
+
+def requirement_for(group: str, name: str) -> str | None:
+    """What to ``pip install`` for the name, None where no distribution of ours offers it.
+
+    >>> requirement_for("envs", "gym")
+    'rl-envs[gym]'
+    """
+    return _KNOWN.get(group, {}).get(name)
