@@ -180,6 +180,22 @@ def test_the_entropy_of_a_squashed_policy_is_sampled():
     assert loss.actor_network.head.weight.grad.abs().sum() > 0
 
 
+def test_a_distribution_that_gives_sample_and_log_prob_at_once_is_asked_for_both():
+    class Joint(Independent):
+        def entropy(self):
+            raise NotImplementedError
+
+        def rsample_and_log_prob(self, shape):
+            samples = self.rsample(shape)
+            return samples, torch.full(samples.shape[:-1], -7.0) + 0 * self.log_prob(samples)
+
+    loss, batch = make_loss(samples_mc_entropy=3), make_batch()
+    loss.actor_network.get_dist = lambda td: Joint(Normal(loss.actor_network.head(td["observation"]), 1.0), 1)
+    out = loss(batch)
+    assert out["entropy"].item() == pytest.approx(7.0)
+    assert out["loss_entropy"].item() == pytest.approx(-0.07)
+
+
 def test_agents_are_normalised_apart_when_asked():
     torch.manual_seed(0)
     advantage = torch.randn(8, 2, 1) * torch.tensor([[1.0], [50.0]]) + 7

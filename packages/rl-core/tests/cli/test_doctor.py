@@ -29,7 +29,7 @@ def test_a_healthy_distribution_is_well_and_the_report_can_be_pasted(site, capsy
 
 def test_a_plugin_that_kills_its_process_does_not_stop_its_siblings(site):
     site.module("crash_mod", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
-    site.module("noise_mod", "print('{\"not\": \"ours\"}')\n" + LOSS)
+    site.module("noise_mod", 'print(\'{"not": "ours"}\')\n' + LOSS)
     offers = {"a_noisy": "noise_mod:Loss", "b_crash": "crash_mod:Loss", "c_after": "noise_mod:Loss"}
     site.dist("mixed-dist", {"losses": offers})
     entries = [entry for entry in registry.entries() if entry.dist == "mixed-dist"]
@@ -57,7 +57,10 @@ def test_what_fails_is_in_the_block_with_its_cause(site, capsys):
 
 def test_the_report_of_a_package_and_of_a_hook_plugin_are_shown(site, capsys):
     site.module("native_mod", LOSS + "def doctor_report():\n    return [('native scan', 'ok', 'gcc 12')]\n")
-    site.module("hook_mod", "from rl_core import hookimpl\n@hookimpl\ndef doctor_report():\n    return [('cluster', 'absent', 'no ray')]\n")
+    site.module(
+        "hook_mod",
+        "from rl_core import hookimpl\n@hookimpl\ndef doctor_report():\n    return [('cluster', 'absent', 'no ray')]\n",
+    )
     site.dist("native-dist", {"losses": {"n": "native_mod:Loss"}, "hooks": {"h": "hook_mod"}})
     code, out = doctor(capsys, "native-dist")
     assert code == 0

@@ -94,7 +94,9 @@ def test_a_plugin_that_raises_is_left_out_with_one_warning_and_the_others_go_on(
     recorder, faulty = Recorder(), Faulty()
     hooks.load().register(recorder, "recorder")
     hooks.load().register(faulty, "their-dist/faulty")
-    with pytest.warns(PluginWarning, match=r"their-dist/faulty .* ValueError: out of paper.*rl doctor their-dist") as caught:
+    with pytest.warns(
+        PluginWarning, match=r"their-dist/faulty .* ValueError: out of paper.*rl doctor their-dist"
+    ) as caught:
         for batch in range(3):
             hooks.call("on_batch", run=None, batch=batch)
     assert len(caught) == 1
@@ -221,7 +223,10 @@ def test_a_plugin_for_another_core_is_left_out_before_its_code_runs(site):
 
 
 def test_a_class_is_built_and_registered(site):
-    site.module("class_hooks", "from rl_core import hookimpl\nclass P:\n    @hookimpl\n    def on_run_end(self, error): return repr(error)\n")
+    site.module(
+        "class_hooks",
+        "from rl_core import hookimpl\nclass P:\n    @hookimpl\n    def on_run_end(self, error): return repr(error)\n",
+    )
     site.dist("class-dist", {"hooks": {"c": "class_hooks:P"}})
     assert hooks.call("on_run_end", run=None, error=None) == ["None"]
 

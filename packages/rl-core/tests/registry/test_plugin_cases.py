@@ -52,7 +52,13 @@ def test_an_import_error_breaks_only_the_call_that_named_it(good):
     with pytest.raises(PluginImportError) as caught:
         registry.losses.get("bad")
     text = str(caught.value)
-    for part in ("bad-dist 3.1", "rl-core", "ImportError: no such thing", "pip install -U bad-dist", "rl doctor bad-dist"):
+    for part in (
+        "bad-dist 3.1",
+        "rl-core",
+        "ImportError: no such thing",
+        "pip install -U bad-dist",
+        "rl doctor bad-dist",
+    ):
         assert part in text
     assert isinstance(caught.value.__cause__, ImportError)
     assert works()
@@ -120,7 +126,12 @@ def test_a_development_core_satisfies_the_floor_that_it_leads_to(good, monkeypat
 
 
 def test_a_requirement_whose_marker_does_not_hold_is_not_asked_for(good):
-    requires = ("rl-core>=99; python_version < '3'", 'rl-core>=98; extra == "future"', "rl-core-extras>=97", "rl_core>=0.1")
+    requires = (
+        "rl-core>=99; python_version < '3'",
+        'rl-core>=98; extra == "future"',
+        "rl-core-extras>=97",
+        "rl_core>=0.1",
+    )
     good.dist("marked-dist", {"losses": {"marked": "good_mod:Loss"}}, requires=requires)
     assert registry.losses.get("marked").__name__ == "Loss"
 
@@ -175,7 +186,11 @@ def test_a_clash_ends_when_one_side_is_turned_off(good, monkeypatch):
 
 @pytest.mark.parametrize(
     "metadata",
-    [b"\xff\xfe\x00 no text", b"", b"Metadata-Version: 2.1\nName: unreadable-dist\nVersion: 1\nRequires-Dist: rl-core ==>1\n"],
+    [
+        b"\xff\xfe\x00 no text",
+        b"",
+        b"Metadata-Version: 2.1\nName: unreadable-dist\nVersion: 1\nRequires-Dist: rl-core ==>1\n",
+    ],
     ids=["bytes", "empty", "requirement"],
 )
 def test_unreadable_metadata_is_a_listed_failure_and_stops_nobody(good, metadata):
@@ -227,7 +242,11 @@ def test_a_group_that_this_core_does_not_have_is_listed_as_such(good):
 def test_loading_every_plugin_for_the_list_shows_the_broken_one_as_broken(good):
     good.module("bad_mod", "raise ImportError('x')")
     good.dist("bad-dist", {"losses": {"bad": "bad_mod:Loss"}})
-    states = {row.entry.name: row.state for row in statuses(registry, load=True) if row.entry.dist in ("good-dist", "bad-dist")}
+    states = {
+        row.entry.name: row.state
+        for row in statuses(registry, load=True)
+        if row.entry.dist in ("good-dist", "bad-dist")
+    }
     assert states == {"good": "loaded", "bad": "broken"}
 
 

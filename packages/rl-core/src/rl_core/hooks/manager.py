@@ -31,6 +31,7 @@ class HookManager(pluggy.PluginManager):
         super().__init__(PROJECT)
         self.failures: dict[str, PluginError] = {}
         self._callers: dict[str, pluggy.HookCaller] = {}
+        self._plans: dict[str, tuple[pluggy.HookImpl, ...]] = {}
         for specs in (RunHooks, CommandHooks, DoctorHooks):
             self.add_hookspecs(specs)
         for spec in (RunHooks, CommandHooks, DoctorHooks):
@@ -43,6 +44,7 @@ class HookManager(pluggy.PluginManager):
             WrongKindError: nothing in it is marked with ``hookimpl``, or it marks a hook that does not exist.
             PluginError: a function asks for an argument that its hook does not have.
         """
+        self._plans.clear()
         try:
             registered = super().register(plugin, name)
         except pluggy.PluginValidationError as error:
@@ -59,6 +61,11 @@ class HookManager(pluggy.PluginManager):
             self._remove(plugin)
             raise _not_a_hook_plugin(plugin, registered, unknown, list(self._callers))
         return registered
+
+    def unregister(self, plugin: Any = None, name: str | None = None) -> Any:
+        """Take a plugin out."""
+        self._plans.clear()
+        return super().unregister(plugin, name)
 
     def add(self, name: str, plugin: Any, dist: str) -> None:
         """Register an installed plugin; a fault of it is one warning, or an error in strict mode."""
@@ -81,14 +88,11 @@ class HookManager(pluggy.PluginManager):
 
     def fire(self, hook: str, /, **arguments: Any) -> list[Any]:
         """Call every plugin's function of this hook; see :func:`rl_core.hooks.call`."""
-        try:
-            caller = self._callers[hook]
-        except KeyError:
-            raise PluginError(
-                f"no hook is named {hook!r}{close_match(hook, self._callers)}; hooks: {', '.join(self._callers)}"
-            ) from None
+        plan = self._plans.get(hook)
+        if plan is None:
+            plan = self._plan(hook)
         results: list[Any] = []
-        for implementation in reversed(caller.get_hookimpls()):
+        for implementation in plan:
             try:
                 given = [arguments[argument] for argument in implementation.argnames]
             except KeyError as missing:
@@ -101,6 +105,14 @@ class HookManager(pluggy.PluginManager):
                 if result is not None:
                     results.append(result)
         return results
+
+    def _plan(self, hook: str) -> tuple[pluggy.HookImpl, ...]:
+        """The functions of a hook in the order of their calls; kept until a plugin comes or goes."""
+        if hook not in self._callers:
+            known = ", ".join(self._callers)
+            raise PluginError(f"no hook is named {hook!r}{close_match(hook, self._callers)}; hooks: {known}")
+        self._plans[hook] = plan = tuple(reversed(self._callers[hook].get_hookimpls()))
+        return plan
 
     def _failed(self, implementation: pluggy.HookImpl, hook: str, cause: Exception) -> None:
         """A plugin's function raised: it is left out from now on."""

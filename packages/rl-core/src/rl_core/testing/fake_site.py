@@ -10,7 +10,7 @@ __all__ = ["FakeSite"]
 
 
 class FakeSite:
-    """A folder that, once on ``sys.path``, holds distributions as an installer leaves them (``*.dist-info``) and modules.
+    """A folder for ``sys.path``: distributions as an installer leaves them (``*.dist-info``), and modules.
 
     Args:
         folder: where to write; created if absent.

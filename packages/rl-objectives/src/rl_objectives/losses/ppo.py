@@ -249,9 +249,7 @@ class PPOLoss(LossModule):
         try:
             entropy = distribution.entropy()
         except NotImplementedError:
-            count = (self.samples_mc_entropy,)
-            samples = distribution.rsample(count) if distribution.has_rsample else distribution.sample(count)
-            entropy = -distribution.log_prob(samples).mean(0)
+            entropy = -_sampled_log_prob(distribution, self.samples_mc_entropy).mean(0)
         if entropy.shape != log_prob.shape:
             raise SpecError(
                 f"{type(self).__name__}: the policy's entropy {list(entropy.shape)} and log-probability "
@@ -317,6 +315,16 @@ class ClipPPOLoss(PPOLoss):
 
     def objective_logs(self) -> list[str]:
         return ["clip_fraction"]
+
+
+def _sampled_log_prob(distribution: Any, count: int) -> Tensor:
+    """Log pi of fresh samples, [count, *B], with the gradient through the samples where there is one."""
+    joint = getattr(distribution, "rsample_and_log_prob", None)
+    if joint is not None:
+        # Squashed distributions lose digits when they invert a saturated sample; those that offer both at once do not.
+        return joint((count,))[1]
+    samples = distribution.rsample((count,)) if distribution.has_rsample else distribution.sample((count,))
+    return distribution.log_prob(samples)
 
 
 @torch.no_grad()
