@@ -15,6 +15,7 @@ from typing import Any
 
 __all__ = ["attach"]
 
+_WRAPPED = re.compile(r"\(\s*(\w+ as \w+),?\s*\)")  # what a formatter makes of a long line
 _LINE = re.compile(r"^from (\.[\w.]*|[A-Za-z_][\w.]*) import (\w+) as (\w+)\s*(?:#.*)?$", re.MULTILINE)
 
 
@@ -29,7 +30,8 @@ def attach(package: str, init_file: str) -> tuple[Callable[[str], Any], Callable
         ``__getattr__``, ``__dir__`` and ``__all__`` for the package's ``__init__``.
     """
     stub = Path(init_file).with_suffix(".pyi").read_text(encoding="utf-8")
-    origin = {public: (module, name) for module, name, public in _LINE.findall(stub)}
+    lines = _LINE.findall(_WRAPPED.sub(r"\1", stub))
+    origin = {public: (module, name) for module, name, public in lines}
 
     def __getattr__(public: str) -> Any:
         if public not in origin:

@@ -87,6 +87,11 @@ def test_an_import_with_side_effects_fails_and_names_each(kit):
     assert [effect for effect in SIDE_EFFECTS if f"'{effect}'" not in str(caught.value)] == []
 
 
+def test_what_a_third_party_does_at_its_import_is_not_the_plugins_doing(kit, site):
+    site.module("third_party", "import random; random.random()")
+    kit(source=f"import third_party\n{LOSS}").test_import_has_no_side_effect()
+
+
 def test_a_warning_filter_that_is_taken_back_is_no_side_effect(kit):
     source = f"import warnings\nwith warnings.catch_warnings():\n    warnings.simplefilter('ignore')\n{LOSS}"
     kit(source=source).test_import_has_no_side_effect()

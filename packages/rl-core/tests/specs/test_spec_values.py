@@ -142,10 +142,10 @@ def test_a_mask_of_another_size_is_refused():
 
 
 def test_a_mask_differing_by_row_aligns_with_a_rollout():
-    spec = Composite(action=OneHot(2, (3, 2), mask=[[1, 0], [0, 1], [1, 1]]), shape=(3,))
-    rollout = torch.stack([spec.rand() for _ in range(5)], 1)  # [3, 5]
+    spec = Composite(action=OneHot(2, (2, 2), mask=[[1, 0], [0, 1]]), shape=(2,))
+    rollout = torch.stack([spec.rand() for _ in range(5)], 1)  # [2, 5]
     assert spec.is_in(rollout) and spec["action"].is_in(rollout["action"])
-    assert not spec["action"].is_in(rollout["action"].flip(0)) or rollout["action"][2, :, 0].all()
+    assert not spec["action"].is_in(rollout["action"].flip(0))
 
 
 # ---- P09: offsets

@@ -40,7 +40,7 @@ def probe_hooks() -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", hooks.PluginWarning)
         manager = hooks.load()
-        rows = [row for rows in manager.fire("doctor_report") for row in rows]
+        rows = [row for rows in manager.fire("doctor_report", {}) for row in rows]
     failures = [[name, "broken", str(error)] for name, error in manager.failures.items()]
     return {"state": "ok", "detail": "", "report": [*map(_row, rows), *failures]}
 

@@ -50,7 +50,7 @@ def call(hook: str, /, **arguments: Any) -> list[Any]:
         PluginError: no such hook, an argument is missing, or a plugin failed in strict mode.
     """
     manager: HookManager | None = _registry.memory().extras.get(_KEY)
-    return (manager or load()).fire(hook, **arguments)
+    return (manager or load()).fire(hook, arguments)
 
 
 def _load_installed(manager: HookManager) -> None:

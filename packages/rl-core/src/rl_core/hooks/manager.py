@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import pluggy
@@ -86,7 +87,7 @@ class HookManager(pluggy.PluginManager):
         cure = f"rl doctor {dist}, or turn it off with RL_DISABLE_PLUGINS={dist}" if dist else "unregister it"
         warnings.warn(f"the hook plugin {name} is left out: {error}. Cure: {cure}", PluginWarning, stacklevel=4)
 
-    def fire(self, hook: str, /, **arguments: Any) -> list[Any]:
+    def fire(self, hook: str, arguments: Mapping[str, Any]) -> list[Any]:
         """Call every plugin's function of this hook; see :func:`rl_core.hooks.call`."""
         plan = self._plans.get(hook)
         if plan is None:

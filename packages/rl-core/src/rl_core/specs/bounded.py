@@ -134,10 +134,11 @@ class Bounded(TensorSpec):
         dtype, device = self.dtype, self.device
         assert dtype is not None
         if self._plain:
-            return self._low.new_empty(shape).uniform_(self._lo, self._hi)
+            # Sizes one by one: torch parses a torch.Size argument more slowly than it draws.
+            return self._low.new_empty(*(shape or ((),))).uniform_(self._lo, self._hi)
         if self._lerp:
             # lerp never leaves [low, high], whatever it rounds.
-            return torch.lerp(self._low, self._high, torch.rand(shape, dtype=dtype, device=device))
+            return torch.lerp(self._low, self._high, torch.rand(*(shape or ((),)), dtype=dtype, device=device))
         if self._is_float:
             return self._draw_unbounded(shape)
         if self._uniform:

@@ -348,7 +348,7 @@ class Composite(TensorSpec):
         """A TensorDict with every entry projected; the argument is left alone."""
         if self.is_in(val):
             return val
-        out = dict(val) if isinstance(val, Mapping) else val.copy()
+        out = val.copy() if isinstance(val, TensorDictBase) else dict(val)
         for key, spec in self._specs.items():
             found = val.get(key, None)
             if found is not None:

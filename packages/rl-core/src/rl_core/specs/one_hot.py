@@ -76,6 +76,9 @@ class OneHot(SingleChoice):
         return hot if self.dtype == torch.bool else hot.to(self.dtype)
 
     def _draw(self, shape: torch.Size) -> Tensor:
+        if self._mask is None:
+            hot = torch.randint(self.n, (*shape[:-1], 1), device=self.device) == self._positions
+            return hot if self.dtype == torch.bool else hot.to(self.dtype)
         return self._written(self._draw_index(shape[:-1]))
 
     def _legal(self, val: Tensor, at: int, extra: int) -> bool:

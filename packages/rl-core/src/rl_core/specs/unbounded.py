@@ -83,7 +83,8 @@ class Unbounded(TensorSpec):
         dtype, device = self.dtype, self.device
         assert dtype is not None
         if dtype.is_floating_point or dtype.is_complex:
-            return torch.randn(shape, dtype=dtype, device=device)
+            # Sizes one by one: torch parses a torch.Size argument more slowly than it draws.
+            return torch.randn(*(shape or ((),)), dtype=dtype, device=device)
         low, high = dtype_range(dtype)
         return draw_integers(shape, low, high, dtype, device)
 

@@ -30,23 +30,17 @@ __all__ = ["PluginKit"]
 _FIELDS = ("Name", "Version", "Summary", "Requires-Python")
 
 _SIDE_EFFECTS = """
-import importlib, json, multiprocessing, random, sys, warnings
+import builtins, importlib, json, multiprocessing, random, sys, warnings
 import numpy, tensordict, torch
 
 modules = json.loads(sys.argv[1])
 sys.path[:] = json.loads(sys.argv[2])
 own = {module.partition(".")[0] for module in modules}
+changed = {}
 own_filters = []
 
-def watch(name):
-    # Third parties set filters for themselves while they are imported: only the plugin's own code counts.
-    set_filter = getattr(warnings, name)
-    def watched(*args, **kwargs):
-        before = list(warnings.filters)
-        set_filter(*args, **kwargs)
-        if sys._getframe(1).f_globals.get("__name__", "").partition(".")[0] in own:
-            own_filters.extend(f for f in warnings.filters if f not in before)
-    setattr(warnings, name, watched)
+def is_own(namespace):
+    return (namespace or {}).get("__name__", "").partition(".")[0] in own
 
 def state():
     return {
@@ -59,17 +53,43 @@ def state():
         "torch gradient mode": torch.is_grad_enabled(),
         "torch.cuda is initialized": torch.cuda.is_initialized(),
         "multiprocessing start method": str(multiprocessing.get_start_method(allow_none=True)),
-        "warning filters": [str(f) for f in own_filters if f in warnings.filters],
     }
 
-watch("filterwarnings")
-watch("simplefilter")
-before = state()
+def note_changes():
+    now = state()
+    changed.update({name: [str(base[name]), str(now[name])] for name in base if base[name] != now[name]})
+
+def import_watched(name, globals=None, locals=None, fromlist=(), level=0):
+    # What a third party does while it is imported (rich draws random numbers) is not the plugin's doing.
+    global base
+    foreign = level == 0 and name.partition(".")[0] not in own and name not in sys.modules and is_own(globals)
+    if foreign:
+        note_changes()
+    try:
+        return import_plain(name, globals, locals, fromlist, level)
+    finally:
+        if foreign:
+            base = state()
+
+def watch_filters(name):
+    set_filter = getattr(warnings, name)
+    def watched(*args, **kwargs):
+        before = list(warnings.filters)
+        set_filter(*args, **kwargs)
+        if is_own(sys._getframe(1).f_globals):
+            own_filters.extend(f for f in warnings.filters if f not in before)
+    setattr(warnings, name, watched)
+
+watch_filters("filterwarnings")
+watch_filters("simplefilter")
+base = state()
+import_plain, builtins.__import__ = builtins.__import__, import_watched
 for module in modules:
     importlib.import_module(module)
-after = state()
+note_changes()
+left = [str(f) for f in own_filters if f in warnings.filters]
 print()
-print(json.dumps({name: [str(before[name]), str(after[name])] for name in before if before[name] != after[name]}))
+print(json.dumps({**changed, **({"warning filters": ["", left]} if left else {})}))
 """
 
 

@@ -1,0 +1,107 @@
+"""What one does with this repository, each a session: ``nox -s train``, ``nox -s tests``, ``nox -l`` lists them all.
+
+The environments are made by ``tools/environments.py``: third parties once, our packages as wheels over them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import nox
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))
+
+from environments import DISTRIBUTIONS, ROOT, bin_of, isolated, peers, suite, third_party, wheels
+
+nox.needs_version = ">=2024.4.15"
+nox.options.default_venv_backend = "none"
+nox.options.sessions = ["lint", "types", "tests"]
+
+# One thread per process: the work is small, and a parallel region on a busy machine costs more than it saves.
+# An empty PYTHONPATH keeps the caller's out of the environments.
+TEST_ENV = {"OMP_NUM_THREADS": "1", "PYTHONPATH": "", "RL_STRICT_PLUGINS": "1"}
+DOCTESTS = ("--doctest-modules", "--pyargs")
+
+
+@nox.session
+def train(session: nox.Session) -> None:
+    """Train PPO on CartPole with the installed packages; arguments go to `rl train ppo`."""
+    env = suite(session)
+    arguments = list(session.posargs)
+    if not any(argument.split("=")[0] in ("--env", "--resume") for argument in arguments):
+        arguments = ["--env", "gym:CartPole-v1", *arguments]
+    session.run(bin_of(env, "rl"), "train", "ppo", *arguments, env={"PYTHONPATH": ""})
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run every test of every package, the repository's and the examples', and all doctests."""
+    folders = [f"packages/{dist}/tests" for dist in DISTRIBUTIONS] + ["tests", "examples"]
+    folders = [folder for folder in folders if (ROOT / folder).is_dir()]
+    _pytest(session, suite(session), folders, DISTRIBUTIONS, "--timeout=900")
+
+
+def _tests_of(dist: str) -> None:
+    """A session that tests one package where nothing but its declared dependencies can be imported."""
+
+    @nox.session(name=f"tests-{dist}")
+    def tests_of(session: nox.Session) -> None:
+        _pytest(session, isolated(session, dist), [f"packages/{dist}/tests"], [dist], "--doctest-ignore-import-errors")
+
+    tests_of.__doc__ = f"Test {dist} alone, with its declared dependencies only."
+
+
+for _dist in DISTRIBUTIONS:
+    _tests_of(_dist)
+
+
+def _pytest(session: nox.Session, env: Path, folders: list[str], dists: list[str], *options: str) -> None:
+    """Run the tests of folders and the doctests of installed packages; own arguments replace this choice."""
+    chosen = session.posargs or [*folders, *DOCTESTS, *(dist.replace("-", "_") for dist in dists)]
+    pytest = (bin_of(env), "-m", "pytest", "-c", "pyproject.toml", "--rootdir", ".")
+    session.run(*pytest, *options, *chosen, env=TEST_ENV)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and format (ruff) and the star rule (import-linter)."""
+    env = third_party(session)
+    sources = ":".join(str(ROOT / "packages" / dist / "src") for dist in DISTRIBUTIONS)
+    session.run(bin_of(env, "ruff"), "check", ".")
+    session.run(bin_of(env, "ruff"), "format", "--check", ".")
+    session.run(bin_of(env, "lint-imports"), env={"PYTHONPATH": sources})
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check types (mypy, strict)."""
+    session.run(bin_of(third_party(session)), "-m", "mypy", *session.posargs, env={"PYTHONPATH": ""})
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the site into docs/_build/html; a warning is an error."""
+    target = ROOT / "docs" / "_build" / "html"
+    sphinx = (bin_of(suite(session)), "-m", "sphinx", "-W", "--keep-going", "-b", "html")
+    session.run(*sphinx, *session.posargs, "docs", str(target), env={"PYTHONPATH": ""})
+    session.log(f"open {target / 'index.html'}")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure a suite side by side with peers: `nox -s bench -- collect`."""
+    ours, theirs = bin_of(suite(session)), bin_of(peers(session))
+    environments = ("--python", f"ours={ours}", "--python", f"peers={theirs}")
+    session.run(ours, "benchmarks/_harness.py", *environments, *session.posargs, env={"PYTHONPATH": ""})
+
+
+@nox.session(name="wheels")
+def build_wheels(session: nox.Session) -> None:
+    """Build one wheel per package into dist/."""
+    target = ROOT / "dist"
+    target.mkdir(exist_ok=True)
+    for wheel in wheels(session).values():
+        shutil.copy2(wheel, target)
+        session.log(f"dist/{wheel.name}")

@@ -1,0 +1,17 @@
+__version__: str
+from .gym.env import GymEnv as GymEnv
+from .gym.env import GymWrapper as GymWrapper
+from .gym.spaces import register_gym_spec_conversion as register_gym_spec_conversion
+from .gym.spaces import space_to_spec as space_to_spec
+from .gym.spaces import spec_to_space as spec_to_space
+from .custom.pendulum import PendulumEnv as PendulumEnv
+from .gym.conversions import SpaceConversion as SpaceConversion
+from .gym.conversions import register_gym_spec_conversion as register_gym_spec_conversion
+from .gym.spaces import gym_to_spec as gym_to_spec
+from .transforms.double_to_float import DoubleToFloat as DoubleToFloat
+from .transforms.finite_check import FiniteTensorDictCheck as FiniteTensorDictCheck
+from .transforms.init_tracker import InitTracker as InitTracker
+from .transforms.observation_norm import ObservationNorm as ObservationNorm
+from .transforms.reward_scaling import RewardScaling as RewardScaling
+from .transforms.reward_sum import RewardSum as RewardSum
+from .transforms.step_counter import StepCounter as StepCounter

@@ -1,0 +1,1 @@
+"""Environments written here: batched, stateless, in torch."""

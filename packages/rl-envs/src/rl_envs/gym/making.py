@@ -1,0 +1,73 @@
+"""Making environments by id, with errors that name the cure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rl_core.errors import PluginNotInstalledError, UnknownNameError
+from rl_core.registry.errors_text import close_match
+from rl_envs.gym.library import gymnasium
+
+__all__ = ["all_ids", "make_single", "make_vector"]
+
+
+def all_ids() -> list[str]:
+    """Every id that gymnasium knows now."""
+    return sorted(gymnasium.registry)
+
+
+def make_single(name: str, disable_env_checker: bool, kwargs: dict[str, Any]) -> Any:
+    """``gymnasium.make``."""
+    with _explained(name):
+        return gymnasium.make(name, disable_env_checker=disable_env_checker, **kwargs)
+
+
+def make_vector(
+    name: str,
+    num_envs: int,
+    mode: str,
+    wrappers: Sequence[Callable[[Any], Any]],
+    vector_kwargs: dict[str, Any] | None,
+    disable_env_checker: bool,
+    kwargs: dict[str, Any],
+) -> Any:
+    """``gymnasium.make_vec`` without autoreset; rows are copied by us, so gymnasium need not."""
+    if num_envs < 0:
+        raise ValueError(f"num_envs is the number of environments, 0 for a single one; got {num_envs}")
+    given: dict[str, Any] = dict(vector_kwargs or {})
+    if mode != "vector_entry_point":
+        given = {"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED, "copy": False, **given}
+        kwargs = {"disable_env_checker": disable_env_checker, **kwargs}
+    with _explained(name):
+        return gymnasium.make_vec(
+            name,
+            num_envs=num_envs,
+            vectorization_mode=mode,
+            vector_kwargs=given or None,
+            wrappers=list(wrappers) or None,
+            **kwargs,
+        )
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    try:
+        yield
+    except gymnasium.error.UnregisteredEnv as error:
+        ids = all_ids()
+        raise UnknownNameError(
+            f"gymnasium has no environment {name!r}{close_match(name, ids)}. It knows {len(ids)} ids: "
+            "rl_envs.gym.provider.GymProvider().ids(). Those of another package appear when it is imported (import ale_py; "
+            f"gymnasium.register_envs(ale_py)) or are named 'module:Env-v0'. It said: {type(error).__name__}: {error}"
+        ) from error
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise PluginNotInstalledError(f"{name} needs a package that is not installed: {error}") from error
+    except ModuleNotFoundError as error:
+        if ":" not in name:
+            raise
+        raise UnknownNameError(
+            f"the module {name.partition(':')[0]!r} in the id {name!r} cannot be imported: {error}. Install it, or leave the "
+            "module out if the environment is registered"
+        ) from error

@@ -1,0 +1,100 @@
+"""One gymnasium environment on rows: what a step costs beside the simulator is measured in hundreds of nanoseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rl_core import Columns, RowProgram
+from rl_core.errors import EnvError
+from rl_envs.gym.rows import action_reader, bind_parts, check_rows, item_rows, observation_writer
+
+if TYPE_CHECKING:
+    from rl_envs.gym.env import GymWrapper
+
+__all__ = ["check_reward", "not_running", "scalar_reward", "single_program"]
+
+
+def single_program(sim: GymWrapper, columns: Columns) -> RowProgram:
+    """Bind one environment to its columns."""
+    step_env, reset_env = sim.simulator.step, sim.simulator.reset
+    parts = bind_parts(sim.observation_leaves, columns)
+    read = action_reader(sim.gym_action_space, sim.action_leaves, columns)
+    write = _with_pixels(sim, columns, observation_writer(parts))
+    reward, terminated, truncated = (item_rows(columns[name]) for name in ("reward", "terminated", "truncated"))
+    running, name = sim.running, sim.name
+    fresh, to_number = True, None
+
+    def step(t: int) -> None:
+        nonlocal fresh, to_number
+        if not running[0]:
+            raise not_running(sim)
+        observation, gain, ended, cut, _ = step_env(read(t))
+        if fresh:
+            check_rows(name, parts, observation)
+            to_number = check_reward(name, gain)
+            fresh = False
+        write(t + 1, observation)
+        reward[t] = gain if to_number is None else to_number(gain)
+        terminated[t + 1] = ended
+        truncated[t + 1] = cut
+        if ended or cut:
+            running[0] = False
+
+    def reset(t: int, mask: np.ndarray | None) -> None:
+        if mask is not None and not mask.any():
+            return
+        observation, _ = reset_env(seed=sim.next_seeds()[0], options=sim.next_options())
+        check_rows(name, parts, observation)
+        write(t, observation)
+        running[0] = True
+
+    return RowProgram(step, reset)
+
+
+def _with_pixels(
+    sim: GymWrapper, columns: Columns, write: Callable[[int, Any], None]
+) -> Callable[[int, Any], None]:
+    """Also write the rendered frame."""
+    if not sim.from_pixels:
+        return write
+    pixels, render = columns["pixels"], sim.simulator.render
+
+    def write_both(t: int, observation: Any) -> None:
+        write(t, observation)
+        pixels[t] = render()
+
+    return write_both
+
+
+def not_running(sim: GymWrapper) -> EnvError:
+    """The error of a step outside an episode."""
+    if not sim.was_reset:
+        return EnvError(f"{sim.name} was stepped before its first reset; start with td = env.reset()")
+    return EnvError(
+        f"{sim.name} was stepped after its episode ended; reset first: td = env.maybe_reset(td), or let "
+        "env.step_and_maybe_reset(td) and env.rollout(n, break_when_any_done=False) do it"
+    )
+
+
+def check_reward(name: str, gain: Any) -> Callable[[Any], float] | None:
+    """How a reward becomes one number: None where numpy and Python do it alone.
+
+    Raises:
+        EnvError: the reward is not one number.
+    """
+    if not np.ndim(gain):
+        return None
+    if np.size(gain) != 1:
+        raise EnvError(
+            f"{name} gave a reward of shape {np.shape(gain)}; one number is expected. Combine its parts in a "
+            "gymnasium.RewardWrapper"
+        )
+    return scalar_reward
+
+
+def scalar_reward(gain: Any) -> float:
+    """The number in an array of one element."""
+    return np.asarray(gain).item()  # type: ignore[no-any-return]

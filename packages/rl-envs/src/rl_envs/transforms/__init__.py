@@ -1,0 +1,1 @@
+"""Transforms, one file each; every one works on TensorDicts and on rows of columns."""

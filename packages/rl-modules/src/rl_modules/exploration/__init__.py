@@ -1,0 +1,1 @@
+"""Exploration: modules that disturb an action."""

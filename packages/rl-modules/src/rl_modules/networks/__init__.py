@@ -1,0 +1,1 @@
+"""Networks: modules from tensors to tensors."""

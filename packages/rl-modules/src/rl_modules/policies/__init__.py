@@ -1,0 +1,1 @@
+"""Policies and value operators: modules with input and output keys."""

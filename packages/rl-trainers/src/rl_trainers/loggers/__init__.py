@@ -1,0 +1,1 @@
+"""Loggers: where a run's numbers and videos go. The contract is ``rl_core.Logger``."""
