@@ -13,7 +13,7 @@ def build(batch: int, time: int, deltas_first: bool) -> Callable[[], object]:
     data = batch_of(batch, time)
     # Time first, as rollout buffers that are written step by step lie in memory.
     reward, done, terminated, next_value = (
-        np.ascontiguousarray(data["next", name][..., 0].numpy().T)
+        np.ascontiguousarray(data["next", name][..., 0].float().numpy().T)
         for name in ("reward", "done", "terminated", "state_value")
     )
     value = np.ascontiguousarray(data["state_value"][..., 0].numpy().T)
@@ -22,14 +22,14 @@ def build(batch: int, time: int, deltas_first: bool) -> Callable[[], object]:
         advantage = np.empty_like(reward)
         trace = np.zeros(batch, dtype=np.float32)
         for t in range(time - 1, -1, -1):
-            delta = reward[t] + GAMMA * next_value[t] * (1.0 - terminated[t]) - value[t]
-            trace = delta + GAMMA * LMBDA * (1.0 - done[t]) * trace
+            delta = reward[t] + GAMMA * next_value[t] * (1 - terminated[t]) - value[t]
+            trace = delta + GAMMA * LMBDA * (1 - done[t]) * trace
             advantage[t] = trace
         return advantage, advantage + value
 
     def before_the_loop() -> tuple[np.ndarray, np.ndarray]:
-        delta = reward + GAMMA * next_value * ~terminated - value
-        decay = np.float32(GAMMA * LMBDA) * ~done
+        delta = reward + GAMMA * next_value * (1 - terminated) - value
+        decay = np.float32(GAMMA * LMBDA) * (1 - done)
         advantage = np.empty_like(delta)
         trace = np.zeros(batch, dtype=np.float32)
         for t in range(time - 1, -1, -1):

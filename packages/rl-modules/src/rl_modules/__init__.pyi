@@ -31,3 +31,4 @@ from .policies.safe_module import SafeModule as SafeModule
 from .policies.sequential import SafeSequential as SafeSequential
 from .policies.tanh_module import TanhModule as TanhModule
 from .policies.value_operator import ValueOperator as ValueOperator
+from .policies.build import build_actor as build_actor

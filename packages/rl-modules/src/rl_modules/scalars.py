@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 
 __all__ = ["scalar"]
 
 
-@lru_cache(maxsize=1024)
-def scalar(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A constant; not to be changed in place.
+_KNOWN: dict[tuple[float, torch.dtype, torch.device], Tensor] = {}
+
+
+def scalar(value: float, dtype: torch.dtype, device: torch.device) -> Tensor | float:
+    """A constant; not to be changed in place. Compiled code gets the number itself, which costs nothing there.
 
     Args:
         value: the number.
         dtype: type of the tensor.
         device: where it lies.
     """
-    with torch.inference_mode(False):  # it outlives the call that made it
-        return torch.tensor(value, dtype=dtype, device=device)
+    if torch.compiler.is_compiling():
+        return value
+    key = (value, dtype, device)
+    found = _KNOWN.get(key)
+    if found is None:
+        if len(_KNOWN) >= 1024:
+            _KNOWN.clear()
+        with torch.inference_mode(False):  # it outlives the call that made it
+            found = _KNOWN[key] = torch.tensor(value, dtype=dtype, device=device)
+    return found

@@ -10,9 +10,11 @@ _KNOWN: dict[str, dict[str, str]] = {
         ("StepCounter", "RewardSum", "InitTracker", "DoubleToFloat", "ObservationNorm", "FiniteTensorDictCheck"),
         "rl-envs",
     ),
-    "modules": dict.fromkeys(("mlp", "probabilistic_actor", "value_operator", "actor_value_operator"), "rl-modules"),
+    "modules": dict.fromkeys(
+        ("mlp", "build_actor", "probabilistic_actor", "value_operator", "actor_value_operator"), "rl-modules"
+    ),
     "losses": {"ppo": "rl-objectives"},
-    "estimators": {"gae": "rl-objectives"},
+    "estimators": dict.fromkeys(("gae", "td0", "td1", "td_lambda"), "rl-objectives"),
     "collectors": {"serial": "rl-collectors"},
     "storages": dict.fromkeys(("lazy_tensor", "list"), "rl-buffers"),
     "samplers": dict.fromkeys(("random", "without_replacement"), "rl-buffers"),

@@ -115,6 +115,6 @@ def _check_rows(name: str, mask: Tensor, logits: Tensor) -> None:
     row = bad.nonzero()[0].tolist() if bad.ndim else []
     cause = "allows no category" if not bool(mask[tuple(row)].any()) else "allows only categories whose logit is -inf"
     raise ValueError(
-        f"The mask of {name} {cause} in {name_row(bad)} of batch {list(bad.shape)}. Every state needs at least one allowed "
+        f"The mask of {name} {cause} in {name_row(bad)} of batch {list(bad.shape)}. Every state needs an allowed "
         f"action: let the environment allow a no-op there, or leave such states out of the batch."
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +24,13 @@ from rl_modules.distributions.gaussian import (
 from rl_modules.distributions.interval import Bound, Interval
 
 __all__ = ["TanhNormal"]
+
+_LARGEST = {
+    dtype: 1.0 - torch.finfo(dtype).eps / 2 for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+}
+"""The largest value below 1 of each dtype."""
+
+_LARGEST_ATANH = {dtype: math.atanh(largest) for dtype, largest in _LARGEST.items()}
 
 
 class TanhNormal(PolicyDistribution, TransformedDistribution):
@@ -166,7 +173,7 @@ class TanhNormal(PolicyDistribution, TransformedDistribution):
         """
         check_event(type(self).__name__, value, self._batch_shape, self._event_shape)
         unit = self._map.to_unit(value)
-        limit, _ = _limits(unit.dtype)
+        limit = _LARGEST[unit.dtype]
         if not torch.compiler.is_compiling():
             self._check_inside(value, unit)
         return self._log_prob_at(unit.clamp(-limit, limit).atanh())
@@ -175,7 +182,7 @@ class TanhNormal(PolicyDistribution, TransformedDistribution):
         loc, scale = self.loc, self.scale
         if loc.requires_grad or scale.requires_grad:
             loc, scale = loc.detach(), scale.detach()
-        _, limit = _limits(loc.dtype)
+        limit = _LARGEST_ATANH[loc.dtype]
         return torch.addcmul(loc, scale, standard_noise(loc, sample_shape, generator)).clamp_(-limit, limit)
 
     def _log_prob_at(self, unsquashed: Tensor) -> Tensor:
@@ -219,10 +226,3 @@ class TanhNormal(PolicyDistribution, TransformedDistribution):
         return TanhNormal(
             self.loc.expand(shape), self.scale.expand(shape), event_dims=self._event_dims, interval=self._interval
         )
-
-
-@lru_cache(maxsize=16)
-def _limits(dtype: torch.dtype) -> tuple[float, float]:
-    """The largest value below 1 in a dtype, and its atanh."""
-    largest = 1.0 - torch.finfo(dtype).eps / 2
-    return largest, math.atanh(largest)

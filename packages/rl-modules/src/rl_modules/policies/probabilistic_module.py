@@ -149,6 +149,8 @@ class SafeProbabilisticModule(PolicyModule):
         dist = self._factory(**dict(zip(self.parameter_names, inputs, strict=True)))
         how = interaction_type() or self.default_interaction_type
         scored = self.return_log_prob
+        log_prob: Tensor | None = None
+        value: Any
         if how is ExplorationType.RANDOM:
             if scored and isinstance(dist, PolicyDistribution) and not torch.is_grad_enabled():
                 value, log_prob = dist.sample_and_log_prob(self.num_samples or (), self.generator)
@@ -156,7 +158,8 @@ class SafeProbabilisticModule(PolicyModule):
                 value, log_prob = draw(dist, scored, self.num_samples or (), self.generator)
         else:
             value = pick(dist, how, self.n_empirical_estimate)
-            log_prob = dist.log_prob(value) if scored else None
+            if scored:
+                log_prob = dist.log_prob(value)
         if self._value_dtype is not None:
             value = value.to(self._value_dtype)
         if self.safe:

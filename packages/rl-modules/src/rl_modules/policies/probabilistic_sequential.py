@@ -126,7 +126,7 @@ class SafeProbabilisticTensorDictSequential(SafeSequential):
             return self._run_plan(plan, tensordict, target)
         parameters = self._parameters_of(tensordict)
         data = self._run_modules(tensordict.copy(), list(self.module)[:-1])
-        wide = data.expand(head.num_samples + data.batch_size)
+        wide = data.expand(Size((*(head.num_samples or ()), *data.batch_size)))
         outputs = head._compute(*parameters)
         wide.update(dict(zip(head.out_keys_source, outputs, strict=True)))
         if self._kept is None:

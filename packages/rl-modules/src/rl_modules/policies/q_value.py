@@ -141,8 +141,8 @@ def _masked(values: Tensor, mask: Tensor) -> Tensor:
     blocked = ~mask.any(-1)
     if bool(blocked.any()):
         raise PolicyError(
-            f"The action mask allows no action in {name_row(blocked)} of batch {list(blocked.shape)}. Every state needs at "
-            f"least one allowed action."
+            f"The action mask allows no action in {name_row(blocked)} of batch {list(blocked.shape)}. Every state "
+            f"needs an allowed action."
         )
     return values.masked_fill(~mask, float("-inf"))
 

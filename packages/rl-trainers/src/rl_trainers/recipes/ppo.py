@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from tensordict.nn import TensorDictModule
 from torch import nn
 
 from rl_core import registry
@@ -305,27 +304,12 @@ def _vector_observations(env: Any) -> list[Any]:
 
 def _actor(env: Any, in_keys: list[Any], hidden: Sequence[int]) -> nn.Module:
     """A stochastic policy: observation to distribution to action."""
-    from rl_modules import Categorical, NormalParamExtractor, TanhNormal
-
     mlp = registry.modules.get("mlp")
-    spec = env.action_spec_unbatched
-    parameters: list[Any]
-    distribution: type
-    if spec.dtype.is_floating_point:
-        net = nn.Sequential(mlp(out_features=2 * spec.shape[-1], num_cells=list(hidden)), NormalParamExtractor())
-        parameters, distribution = ["loc", "scale"], TanhNormal
-        options = {"low": spec.space.low, "high": spec.space.high}
-    else:
-        net = mlp(out_features=spec.space.n, num_cells=list(hidden))
-        parameters, distribution, options = ["logits"], Categorical, {}
-    actor: nn.Module = registry.modules.get("probabilistic_actor")(
-        TensorDictModule(net, in_keys=in_keys, out_keys=parameters),
-        in_keys=parameters,
-        out_keys=[env.action_key],
-        spec=spec,
-        distribution_class=distribution,
-        distribution_kwargs=options,
-        return_log_prob=True,
+    actor: nn.Module = registry.modules.get("build_actor")(
+        env.action_spec_unbatched,
+        lambda outputs: mlp(out_features=outputs, num_cells=list(hidden)),
+        in_keys,
+        action_key=env.action_key,
     )
     return actor
 
