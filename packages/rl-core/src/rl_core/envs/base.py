@@ -20,7 +20,7 @@ from rl_core.envs.partial_reset import merge_reset, pop_reset_keys, reset_reques
 from rl_core.envs.step_mdp import advance
 from rl_core.envs.validation import validate_output
 from rl_core.errors import EnvError, PolicyError
-from rl_core.keys import as_path
+from rl_core.keys import Key, as_path
 from rl_core.training.seeding import seed_generator
 
 if TYPE_CHECKING:
@@ -167,20 +167,22 @@ class EnvBase(EnvSpecs):
         checked = not self._validated or self.run_type_checks or checks_enabled()
         if checked:
             self._check_action(tensordict)
-        result = complete_ends(self._step(tensordict), self.end_groups, batch_locked=self.batch_locked)
-        if checked or self.batch_locked:
-            self._shape_rewards(result)
+        result = self._step(tensordict)
+        entries = dict(result.items())
+        complete_ends(result, self.end_groups, batch_locked=self.batch_locked, entries=entries)
+        if self.batch_locked:
+            self._shape_rewards(result, entries)
         if checked:
             validate_output(self, result, values=self._validated)
             self._validated = True
         return result
 
-    def _shape_rewards(self, result: TensorDictBase) -> None:
-        shapes = self._derive(
-            "reward_shapes", lambda: [(key, leaf.shape) for key, leaf in leaf_specs(self.full_reward_spec).items()]
-        )
-        for key, shape in shapes:
-            reward = result.get(key, None)
+    def _reward_shapes(self) -> list[tuple[Key, torch.Size]]:
+        return [(key, leaf.shape) for key, leaf in leaf_specs(self.full_reward_spec).items()]
+
+    def _shape_rewards(self, result: TensorDictBase, entries: dict[str, Any]) -> None:
+        for key, shape in self._derive("reward_shapes", self._reward_shapes):
+            reward = entries.get(key) if isinstance(key, str) else result.get(key, None)
             if isinstance(reward, Tensor) and reward.shape != shape and reward.numel() == shape.numel():
                 result.set(key, reward.reshape(shape))
 

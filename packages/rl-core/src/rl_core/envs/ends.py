@@ -7,6 +7,7 @@ the last observation counts. ``done = terminated | truncated``, at the root and 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -60,17 +61,25 @@ def end_groups(leaves: dict[Key, torch.Size]) -> list[EndGroup]:
     ]
 
 
-def _shaped(value: Tensor, key: Key, group: EndGroup, data: TensorDictBase, batched: bool) -> Tensor:
+def _shaped(value: Tensor, group: EndGroup, data: TensorDictBase, batched: bool) -> Tensor:
     """A flag that an environment wrote, as bool ``[*B, 1]``."""
     if value.dtype is not torch.bool:
-        raise EnvError(f"the end flag {key!r} has dtype {value.dtype}; end flags are torch.bool")
+        raise EnvError(
+            f"an end flag beside {group.done!r} has dtype {value.dtype}; done, terminated and truncated are torch.bool"
+        )
     if batched:
         return value if value.shape == group.shape else value.reshape(group.shape)
     unsized = value.ndim == data.batch_dims or value.shape[-1] != group.shape[-1]
     return value.unsqueeze(-1) if unsized else value
 
 
-def complete_ends(data: TensorDictBase, groups: list[EndGroup], *, batch_locked: bool = True) -> TensorDictBase:
+def complete_ends(
+    data: TensorDictBase,
+    groups: list[EndGroup],
+    *,
+    batch_locked: bool = True,
+    entries: dict[str, Any] | None = None,
+) -> TensorDictBase:
     """Write every end flag that follows from those an environment gave.
 
     - nothing given: all False;
@@ -81,34 +90,35 @@ def complete_ends(data: TensorDictBase, groups: list[EndGroup], *, batch_locked:
         data: what the environment's ``_step`` or ``_reset`` returned; written in place.
         groups: from :func:`end_groups`.
         batch_locked: whether the flags' shape is the spec's (else it follows the data's batch size).
+        entries: the data's root entries, where the caller has them already.
 
     Raises:
         EnvError: ``done`` and ``truncated`` are given without ``terminated``, which cannot be inferred.
     """
-    flat = dict(data.items())
+    entries = dict(data.items()) if entries is None else entries
     for group in groups:
-        get = data.get if group.prefix else flat.get
-        done, terminated = get(group.done, None), get(group.terminated, None)
-        truncated = None if group.truncated is None else get(group.truncated, None)
-        if done is not None:
-            done = _shaped(done, group.done, group, data, batch_locked)
-        if truncated is not None:
-            truncated = _shaped(truncated, "truncated", group, data, batch_locked)
+        get = data.get if group.prefix else entries.get
+        given = [None if key is None else get(key, None) for key in (group.done, group.terminated, group.truncated)]
+        done, terminated, truncated = (
+            None if flag is None else _shaped(flag, group, data, batch_locked) for flag in given
+        )
         if terminated is None:
             terminated = _implied_termination(data, group, done, truncated, batch_locked)
-        else:
-            terminated = _shaped(terminated, group.terminated, group, data, batch_locked)
         if group.truncated is not None:
             if truncated is None:
                 truncated = torch.zeros_like(terminated) if done is None else done & ~terminated
             elif done is not None:
                 truncated = truncated | (done & ~terminated)
-            data.set(group.truncated, truncated)
             done = terminated | truncated
-        else:
-            done = terminated.clone() if done is None else done | terminated
-        data.set(group.terminated, terminated)
-        data.set(group.done, done)
+            data.set(group.truncated, truncated)
+        elif done is None:
+            done = terminated.clone()
+        elif given[1] is not None:
+            done = done | terminated
+        if terminated is not given[1]:
+            data.set(group.terminated, terminated)
+        if done is not given[0]:
+            data.set(group.done, done)
     return data
 
 

@@ -287,10 +287,10 @@ class EnvSpecs:
     @property
     def end_groups(self) -> list[EndGroup]:
         """The end flags by group, the root's first."""
-        return self._derive(
-            "end_groups",
-            lambda: end_groups({key: leaf.shape for key, leaf in leaf_specs(self.full_done_spec).items()}),
-        )
+        return self._derive("end_groups", self._end_groups)
+
+    def _end_groups(self) -> list[EndGroup]:
+        return end_groups({key: leaf.shape for key, leaf in leaf_specs(self.full_done_spec).items()})
 
     @property
     def reset_keys(self) -> list[Key]:
