@@ -36,6 +36,16 @@ def test_every_name_of_the_stub_is_published(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", IMPORTS)
+def test_no_public_name_is_hidden_by_a_submodule(package: str) -> None:
+    """Once ``package.evaluate`` is imported as a module, ``from package import evaluate`` is that module."""
+    source = PACKAGES / package.replace("_", "-") / "src" / package
+    modules = {path.stem for path in source.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    both = sorted(modules & set(importlib.import_module(package).__all__))
+    meant = {name: importlib.import_module(f"{package}.{name}") for name in both}
+    assert [name for name, module in meant.items() if getattr(module, name, None) is not module] == []
+
+
+@pytest.mark.parametrize("package", IMPORTS)
 def test_importing_a_package_loads_neither_torch_nor_tensordict(package: str) -> None:
     code = f"import sys, {package}; print(*sorted({{'torch', 'tensordict', 'numpy'}} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

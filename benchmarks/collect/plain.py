@@ -37,7 +37,7 @@ def _act(policy: nn.Module, observation: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _single(policy: nn.Module, steps: int) -> Callable[[], dict[str, Tensor]]:
-    env = gymnasium.make("CartPole-v1")
+    env = gymnasium.make("CartPole-v1", disable_env_checker=True)
     current, _ = env.reset(seed=0)
 
     @torch.no_grad()
@@ -67,7 +67,7 @@ def _single(policy: nn.Module, steps: int) -> Callable[[], dict[str, Tensor]]:
 
 
 def _vector(policy: nn.Module, n_envs: int, steps: int) -> Callable[[], dict[str, Tensor]]:
-    env = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+    env = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1", disable_env_checker=True)] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP)
     current, _ = env.reset(seed=0)
 
     @torch.no_grad()

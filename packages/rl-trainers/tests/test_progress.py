@@ -62,8 +62,19 @@ def test_on_a_terminal_it_draws_a_bar_with_the_metrics():
     progress.update(250, {"return": 12.5})
     progress.close()
     drawn = text.getvalue()
-    for part in ("ppo toy", " 25%", "250/1,000 frames", "250 frames/s", "return", "12.5"):
+    for part in ("ppo toy", " 25%", "250/1,000 · 250 frames/s", "return", "12.5"):
         assert part in drawn
+
+
+def test_the_bar_fits_a_terminal_of_80_columns():
+    text, clock = io.StringIO(), Clock()
+    console = Console(file=text, force_terminal=True, color_system=None, width=80)
+    progress = Progress(100_000, "ppo gym:CartPole-v1", console=console, clock=clock)
+    clock.now = 1.0
+    progress.update(12_345, {})
+    progress.close()
+    last = [line for line in text.getvalue().splitlines() if "frames/s" in line][-1]
+    assert last.rstrip().endswith("left") and "12,345/100,000 · 12,345 frames/s" in last
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.0, "0"), (1e9, "1,000,000,000"), (float("inf"), "inf"), (-0.5, "-0.5")])

@@ -2,7 +2,7 @@ __version__: str
 from .checkpoint.checkpoint import Checkpoint as Checkpoint
 from .checkpoint.checkpoint import CheckpointLoadResult as CheckpointLoadResult
 from .checkpoint.rng import GlobalRNGState as GlobalRNGState
-from .evaluate import evaluate as evaluate
+from .evaluation import evaluate as evaluate
 from .loggers.csv_logger import CSVLogger as CSVLogger
 from .loggers.factory import generate_exp_name as generate_exp_name
 from .loggers.factory import get_logger as get_logger
@@ -16,3 +16,4 @@ from .metrics import MeanMetrics as MeanMetrics
 from .metrics import episode_metrics as episode_metrics
 from .progress import Progress as Progress
 from .progress import summary_table as summary_table
+from .recipes.ppo import PPO as PPO

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
@@ -86,7 +86,7 @@ class Progress:
         self._frames = frames
         self._metrics.update({label: value for label, value in metrics.items() if not math.isnan(value)})
         if self._live is not None:
-            text = f"{frames:,}/{self._total:,} frames · {self.frames_per_second:,.0f} frames/s"
+            text = f"{frames:,}/{self._total:,} · {self.frames_per_second:,.0f} frames/s"
             self._bar.update(self._task, completed=min(frames, self._total), text=text)
             self._live.update(self._render())
         elif self._clock() >= self._next_line:
@@ -121,12 +121,11 @@ class Progress:
 def _bar(console: Console) -> Bar:
     return Bar(
         TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=12),
         TextColumn("{task.percentage:>3.0f}%"),
         TextColumn("{task.fields[text]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
         TimeRemainingColumn(),
+        TextColumn("left"),
         console=console,
         auto_refresh=False,
     )

@@ -10,3 +10,6 @@ from .writer_kit import WriterKit as WriterKit
 from .numbered_rows import numbered_rows as numbered_rows
 from .numbered_rows import row_numbers as row_numbers
 from .fake_site import FakeSite as FakeSite
+from .kit import Kit as Kit
+from .kit import overrides_check as overrides_check
+from .kit import since as since

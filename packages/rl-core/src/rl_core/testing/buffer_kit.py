@@ -17,12 +17,13 @@ import torch
 
 from rl_core.buffers import ReplayBuffer
 from rl_core.errors import ReplayBufferError
+from rl_core.testing.kit import Kit
 from rl_core.testing.numbered_rows import assert_raises, numbered_rows, row_numbers
 
 __all__ = ["BufferKit"]
 
 
-class BufferKit:
+class BufferKit(Kit):
     """Checks of a whole buffer of TensorDicts that overwrites its oldest rows.
 
     Attributes:

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from rl_core.errors import SpecError
 from rl_core.estimators import ValueEstimator
 from rl_core.keys import Key, join
+from rl_core.testing.kit import Kit
 
 __all__ = ["EstimatorKit"]
 
 
-class EstimatorKit(ABC):
+class EstimatorKit(Kit, ABC):
     """Subclass it in a test file, name the subclass ``Test...`` and say how to build the estimator.
 
     The batch has three environments and six steps: row 0 is truncated at step 2, row 1 terminates at step 2, row 2 has

@@ -12,11 +12,12 @@ from torch import nn
 from rl_core.errors import KeyMissingError, SpecError
 from rl_core.keys import flat_name
 from rl_core.losses.module import LossModule
+from rl_core.testing.kit import Kit
 
 __all__ = ["LossKit"]
 
 
-class LossKit(ABC):
+class LossKit(Kit, ABC):
     """Subclass it in a test file, name the subclass ``Test...`` and say how to build the loss and a batch for it.
 
     The losses must not depend on random numbers other than those that ``torch.manual_seed`` fixes for a batch shape.

@@ -24,6 +24,7 @@ from rl_core.registry import Registry
 from rl_core.registry.entry import Entry, normalized
 from rl_core.registry.groups import GROUPS
 from rl_core.registry.loading import fault
+from rl_core.testing.kit import Kit
 
 __all__ = ["PluginKit"]
 
@@ -93,7 +94,7 @@ print(json.dumps({**changed, **({"warning filters": ["", left]} if left else {})
 """
 
 
-class PluginKit:
+class PluginKit(Kit):
     """Checks of one installed distribution; each also runs on its own, as ``PluginKit.of("my-dist").test_...()``.
 
     Attributes:
@@ -109,6 +110,9 @@ class PluginKit:
         """The kit for a distribution, without a class of your own."""
         kit: type[PluginKit] = type("PluginKitOf", (cls,), {"dist": dist})
         return kit()
+
+    def tested_distribution(self) -> str:
+        return self.dist
 
     def test_offers_something(self) -> None:
         """At least one entry point stands in a group that the core has."""

@@ -16,12 +16,13 @@ import torch
 
 from rl_core.buffers import Sampler
 from rl_core.errors import ReplayBufferError
+from rl_core.testing.kit import Kit
 from rl_core.testing.numbered_rows import CountedSlots, assert_raises
 
 __all__ = ["SamplerKit"]
 
 
-class SamplerKit:
+class SamplerKit(Kit):
     """Checks of a sampler.
 
     Attributes:

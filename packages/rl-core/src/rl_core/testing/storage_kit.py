@@ -19,12 +19,13 @@ from torch import Tensor
 
 from rl_core.buffers import Span, Storage
 from rl_core.errors import CheckpointError, ReplayBufferError
+from rl_core.testing.kit import Kit
 from rl_core.testing.numbered_rows import assert_raises, numbered_rows, row_numbers
 
 __all__ = ["StorageKit"]
 
 
-class StorageKit:
+class StorageKit(Kit):
     """Checks of a storage.
 
     Attributes:

@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from rl_core.buffers import Writer
+from rl_core.testing.kit import Kit
 from rl_core.testing.numbered_rows import CountedSlots, numbered_rows
 
 __all__ = ["WriterKit"]
 
 
-class WriterKit:
+class WriterKit(Kit):
     """Checks of a writer.
 
     Attributes:

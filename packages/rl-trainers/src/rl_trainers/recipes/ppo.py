@@ -23,7 +23,7 @@ from rl_core.errors import RLError
 from rl_core.training.seeding import seed_everything, spawn_seeds
 from rl_trainers.checkpoint.checkpoint import Checkpoint
 from rl_trainers.checkpoint.rng import GlobalRNGState
-from rl_trainers.evaluate import evaluate
+from rl_trainers.evaluation import evaluate
 from rl_trainers.loggers.csv_logger import CSVLogger
 from rl_trainers.loggers.factory import get_logger
 from rl_trainers.loop import TrainingRun
@@ -250,8 +250,8 @@ class PPO:
         )
         film = self._film(folder, actor, seed) if self.video else None
         rows: dict[str, str | Path] = {
-            "evaluation": f"return {number(result['return_mean'])} ± {number(result['return_std'])} over "
-            f"{int(result['episodes'])} deterministic episodes, length {number(result['length_mean'])}",
+            "evaluation": f"return {number(result['return_mean'])} ± {number(result['return_std'])} "
+            f"({int(result['episodes'])} deterministic episodes)",
             "training": f"{run.frames:,} frames, {run.updates:,} updates in {run.seconds:.0f} s",
             "run folder": folder,
             "configuration": "config.json",

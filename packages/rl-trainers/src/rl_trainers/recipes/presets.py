@@ -1,7 +1,8 @@
 """What each environment needs of a recipe's defaults, found by trying.
 
 Rewards are scaled so that the critic's targets stay within about 10: actor and critic share one gradient clip, and with
-unscaled rewards the critic's gradient takes all of it (CartPole then falls back from 500 to 200 in mid-run).
+unscaled rewards the critic's gradient takes all of it (one seed of CartPole then fell from
+497 to 137 in mid-run).
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ PPO_PRESETS: Mapping[str, Mapping[str, Any]] = {
         "num_envs": 8,
         "frames_per_batch": 2048,
         "epochs": 10,
-        "minibatch_size": 128,
+        "minibatch_size": 256,
         "learning_rate": 1e-3,
-        "gamma": 0.9,
-        "lmbda": 0.95,
+        "gamma": 0.98,
+        "lmbda": 0.9,
         "reward_scale": 0.1,
     },
 }

@@ -1,4 +1,4 @@
-"""rl_trainers.evaluate: exact returns of closed-form environments, and no bias towards short episodes."""
+"""rl_trainers.evaluation: exact returns of closed-form environments, and no bias towards short episodes."""
 
 import pytest
 import torch
