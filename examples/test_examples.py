@@ -72,7 +72,8 @@ def test_transforms_are_inserted_and_know_their_parent():
     env = TransformedEnv(GymEnv("Pendulum-v1"), Compose(StepCounter(), ObservationNorm(loc=0.5, scale=1.0)))
     env.insert_transform(0, InitTracker())
     parent_env = env.transform[1].parent
-    assert "is_init" in parent_env.observation_spec.keys() and "step_count" not in parent_env.observation_spec.keys()
+    assert "is_init" in parent_env.observation_spec
+    assert "step_count" not in parent_env.observation_spec
     assert env.rollout(3)["is_init"].flatten().tolist() == [True, False, False]
 
 
@@ -89,7 +90,9 @@ def test_the_pixel_actor_critic_of_the_field():
         ValueOperator,
     )
 
-    common_module = ConvNet(bias_last_layer=True, depth=None, num_cells=[32, 64, 64], kernel_sizes=[8, 4, 3], strides=[4, 2, 1])
+    common_module = ConvNet(
+        bias_last_layer=True, depth=None, num_cells=[32, 64, 64], kernel_sizes=[8, 4, 3], strides=[4, 2, 1]
+    )
     common_module = SafeModule(common_module, in_keys=["pixels"], out_keys=["hidden"])
     policy_module = SafeModule(
         NormalParamsWrapper(MLP(num_cells=[64, 64], out_features=32, activation_class=nn.ELU)),

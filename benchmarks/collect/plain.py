@@ -67,7 +67,8 @@ def _single(policy: nn.Module, steps: int) -> Callable[[], dict[str, Tensor]]:
 
 
 def _vector(policy: nn.Module, n_envs: int, steps: int) -> Callable[[], dict[str, Tensor]]:
-    env = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1", disable_env_checker=True)] * n_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+    makers = [lambda: gymnasium.make("CartPole-v1", disable_env_checker=True)] * n_envs
+    env = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
     current, _ = env.reset(seed=0)
 
     @torch.no_grad()

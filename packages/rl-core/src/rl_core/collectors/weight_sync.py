@@ -11,9 +11,8 @@ __all__ = ["WeightSync"]
 class WeightSync(Protocol):
     """Carries weights, with a version, from a learner to actors.
 
-    Contract: versions grow by one with each ``send``; an actor writes the version it acted with into its data; a
-        ``send``
-    that an addressed actor does not acknowledge raises :class:`~rl_core.errors.CollectorError`; a sync never lands in
+    Versions grow by one with each ``send``, and an actor writes the version it acted with into its data. A ``send``
+    that an addressed actor does not acknowledge raises :class:`~rl_core.errors.CollectorError`. A sync never lands in
     the middle of a policy call.
     """
 

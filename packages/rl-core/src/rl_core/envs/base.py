@@ -16,7 +16,8 @@ from torch import Tensor
 from rl_core.checking import checks_enabled
 from rl_core.envs.ends import any_done, complete_ends
 from rl_core.envs.env_specs import EnvSpecs, leaf_specs
-from rl_core.envs.partial_reset import merge_reset, pop_reset_keys, reset_request
+from rl_core.envs.partial_reset import merge_reset, pop_reset_keys, reset_request, reset_rows
+from rl_core.envs.self_reset import SelfResets
 from rl_core.envs.step_mdp import advance
 from rl_core.envs.validation import validate_output
 from rl_core.errors import EnvError, PolicyError
@@ -39,6 +40,8 @@ class EnvBase(EnvSpecs):
         run_type_checks: check every step against the specs, not only the first (a debug switch; also
             :func:`rl_core.checked_mode` and ``RL_CHECKS=1``).
         allow_done_after_reset: accept an end flag right after a reset.
+        auto_reset: the simulator resets itself, so what it returns at an end is the next episode's first observation. It
+            is given out by the reset that follows; the last observation is lost, and marked NaN (-1, False) under "next".
 
     A stateless environment sets the class attribute ``batch_locked = False`` and takes the batch size of what it is
     given. Rollouts have batch size ``[*B, T]``, the last dimension named "time".
@@ -53,7 +56,9 @@ class EnvBase(EnvSpecs):
         batch_size: Sequence[int] | torch.Size | None = None,
         run_type_checks: bool = False,
         allow_done_after_reset: bool = False,
+        auto_reset: bool = False,
     ) -> None:
+        self.auto_reset = auto_reset
         self.device = None if device is None else torch.device(device)
         self.batch_size = torch.Size([] if batch_size is None else batch_size)
         self.run_type_checks = run_type_checks
@@ -102,7 +107,8 @@ class EnvBase(EnvSpecs):
 
     def _reset_raw(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         """``_reset`` with end flags completed and checked; rows that were not asked for are not merged yet."""
-        fresh = self._reset(tensordict, **kwargs)
+        given = None if kwargs or not self.auto_reset else self._self_resets().give(reset_rows(tensordict))
+        fresh = self._reset(tensordict, **kwargs) if given is None else given
         if fresh is tensordict:
             raise EnvError(
                 f"{type(self).__name__}._reset returned the TensorDict it was given; it must return a new one"
@@ -175,7 +181,12 @@ class EnvBase(EnvSpecs):
         if checked:
             validate_output(self, result, values=self._validated)
             self._validated = True
+        if self.auto_reset:
+            self._self_resets().hold_back(result, any_done(result, self.end_groups, result.batch_dims))
         return result
+
+    def _self_resets(self) -> SelfResets:
+        return self._derive("self_resets", lambda: SelfResets(self.observation_keys))
 
     def _reward_shapes(self) -> list[tuple[Key, torch.Size]]:
         return [(key, leaf.shape) for key, leaf in leaf_specs(self.full_reward_spec).items()]

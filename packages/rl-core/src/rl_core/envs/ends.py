@@ -6,6 +6,7 @@ the last observation counts. ``done = terminated | truncated``, at the root and 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,7 +98,7 @@ def complete_ends(
     """
     entries = dict(data.items()) if entries is None else entries
     for group in groups:
-        get = data.get if group.prefix else entries.get
+        get: Callable[..., Any] = data.get if group.prefix else entries.get
         given = [None if key is None else get(key, None) for key in (group.done, group.terminated, group.truncated)]
         done, terminated, truncated = (
             None if flag is None else _shaped(flag, group, data, batch_locked) for flag in given

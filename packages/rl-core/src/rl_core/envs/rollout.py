@@ -172,7 +172,7 @@ def _dense(steps: list[TensorDictBase], dim: int) -> TensorDictBase | None:
     leaves: dict[str, Any] = {}
     for name, value in rows[0].items():
         try:
-            column = [row[name] for row in rows]
+            column: list[Any] = [row[name] for row in rows]
             if type(value) is Tensor:
                 leaves[name] = torch.stack(column, dim)
             elif is_non_tensor(value):
