@@ -40,8 +40,9 @@ class EnvBase(EnvSpecs):
         run_type_checks: check every step against the specs, not only the first (a debug switch; also
             :func:`rl_core.checked_mode` and ``RL_CHECKS=1``).
         allow_done_after_reset: accept an end flag right after a reset.
-        auto_reset: the simulator resets itself, so what it returns at an end is the next episode's first observation. It
-            is given out by the reset that follows; the last observation is lost, and marked NaN (-1, False) under "next".
+        auto_reset: the simulator resets itself, so what it returns at an end is the next episode's first observation.
+            It is given out by the reset that follows; the last observation is lost, and marked NaN (-1, False) under
+            "next".
 
     A stateless environment sets the class attribute ``batch_locked = False`` and takes the batch size of what it is
     given. Rollouts have batch size ``[*B, T]``, the last dimension named "time".

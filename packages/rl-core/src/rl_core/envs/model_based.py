@@ -19,8 +19,8 @@ class ModelBasedEnvBase(EnvBase):
     """Steps a world model: a module that reads state and action and writes the next observation, reward and end flags.
 
     It is stateless (``batch_locked`` is False): the state travels in the TensorDict, and any batch size may be imagined
-    at once. A subclass defines ``_reset``, which gives the states that imagination starts from. Specs are taken from the
-    real environment by :meth:`set_specs_from_env`. Gradients flow through ``step``.
+    at once. A subclass defines ``_reset``, which gives the states that imagination starts from. Specs are taken from
+    the real environment by :meth:`set_specs_from_env`. Gradients flow through ``step``.
 
     Args:
         world_model: a function of a TensorDict that writes what the specs declare; usually a TensorDict module.
