@@ -43,7 +43,7 @@ class ReplayBuffer:
         collate_fn: makes a batch from what the storage gives: a list of rows (default: stacked), or a ready batch of a
             tensor storage (default: as it is).
         pin_memory: give samples in pinned memory, where CUDA is available.
-        prefetch: ``None`` or 0; sampling ahead in threads comes with issue 7.
+        prefetch: ``None`` or 0: a sample is drawn when it is asked for.
         transform: applied to each sample, its inverse to what is written. A :class:`~rl_core.transforms.Transform` or a
             function of a TensorDict, which acts on samples only. It is put into eval mode.
         batch_size: default of :meth:`sample`, needed for iteration.
@@ -80,7 +80,7 @@ class ReplayBuffer:
     ) -> None:
         if prefetch:
             raise ReplayBufferError(
-                f"prefetch={prefetch} is not available yet (it comes with issue 7, as a wrapper with its own state): "
+                f"prefetch={prefetch} is not available yet: "
                 "leave it out, a sample is then drawn when it is asked for"
             )
         if batch_size is not None and batch_size < 1:

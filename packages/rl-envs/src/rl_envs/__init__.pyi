@@ -1,9 +1,6 @@
 __version__: str
 from .gym.env import GymEnv as GymEnv
 from .gym.env import GymWrapper as GymWrapper
-from .gym.spaces import register_gym_spec_conversion as register_gym_spec_conversion
-from .gym.spaces import space_to_spec as space_to_spec
-from .gym.spaces import spec_to_space as spec_to_space
 from .custom.pendulum import PendulumEnv as PendulumEnv
 from .gym.conversions import SpaceConversion as SpaceConversion
 from .gym.conversions import register_gym_spec_conversion as register_gym_spec_conversion

@@ -1,1 +1,1 @@
-"""gymnasium's environments."""
+"""Gymnasium as rl-core environments. Nothing is imported until it is used."""
