@@ -67,9 +67,7 @@ class ModelBasedEnvBase(EnvBase):
             raise EnvError(f"the world model returned {type(result).__name__}; it must return a TensorDict")
         written = [*self.observation_keys, *self.reward_keys, *self.done_keys, *self.state_keys]
         if not any(result.get(key, None) is not None for key in self.reward_keys):
-            raise EnvError(
-                f"the world model wrote none of the rewards {self.reward_keys}; they are for it to predict"
-            )
+            raise EnvError(f"the world model wrote none of the rewards {self.reward_keys}; they are for it to predict")
         ends = {key for key in self.done_keys if tensordict.get(key, None) is result.get(key, None)}
         return result.select(*[key for key in written if key not in ends], strict=False)
 

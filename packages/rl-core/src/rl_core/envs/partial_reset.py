@@ -89,16 +89,17 @@ def _merge(
         path = (*prefix, *as_path(name))
         before = old.get(name, None)
         mask = request.mask_for(path)
-        if before is None or mask is None:
-            merged[name] = value if mask is not None or before is None else before
+        plain = not is_non_tensor(value) and not is_non_tensor(before)
+        if before is None:
+            merged[name] = value
+        elif plain and isinstance(before, TensorDictBase) and isinstance(value, TensorDictBase):
+            merged[name] = _merge(before, value, request, path)
+        elif mask is None:
+            merged[name] = before
         elif isinstance(value, Tensor) and isinstance(before, Tensor):
             merged[name] = torch.where(_fit(mask, value), value, before)
-        elif is_non_tensor(value) or is_non_tensor(before):
-            merged[name] = _merge_objects(before, value, mask)
-        elif isinstance(before, TensorDictBase) and isinstance(value, TensorDictBase):
-            merged[name] = _merge(before, value, request, path)
         else:
-            merged[name] = value
+            merged[name] = _merge_objects(before, value, mask)
     return TensorDict(merged, batch_size=fresh.batch_size, device=fresh.device)
 
 

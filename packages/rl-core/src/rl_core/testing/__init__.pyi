@@ -13,3 +13,4 @@ from .fake_site import FakeSite as FakeSite
 from .kit import Kit as Kit
 from .kit import overrides_check as overrides_check
 from .kit import since as since
+from .toy_envs import GroupCountingEnv as GroupCountingEnv

@@ -20,7 +20,7 @@ from rl_core.envs.columns import Columns, RowProgram
 from rl_core.envs.partial_reset import reset_rows
 from rl_core.specs import Bounded, Categorical, Composite, Unbounded
 
-__all__ = ["ArrayCountingEnv", "CountingEnv"]
+__all__ = ["ArrayCountingEnv", "CountingEnv", "GroupCountingEnv"]
 
 
 def _declare(env: EnvBase, truncate: bool) -> None:
@@ -108,3 +108,61 @@ class ArrayCountingEnv(ArrayEnv):
 
     def _set_seed(self, seed: int) -> None:
         torch.manual_seed(seed)
+
+
+class GroupCountingEnv(EnvBase):
+    """A group of agents that count, each to its own length; the root ends when all of them have.
+
+    Under "agents" lie observation, action, reward and end flags, each ``[*B, A, 1]``; a second action "signal" and a
+    second reward "team_reward" lie at the root. An agent that has ended stands still and earns nothing.
+
+    Args:
+        lengths: steps after which each agent ends.
+        batch_size: ``[]`` or ``[N]``.
+
+    Example:
+        >>> GroupCountingEnv([1, 3]).rollout(9)["next", "agents", "done"].squeeze(-1)
+        tensor([[ True, False],
+                [ True, False],
+                [ True,  True]])
+    """
+
+    def __init__(self, lengths: Sequence[int] = (2, 3), batch_size: Sequence[int] = ()) -> None:
+        super().__init__(batch_size=batch_size)
+        batch, shape = self.batch_size, (*self.batch_size, len(lengths), 1)
+        self.lengths = torch.as_tensor(lengths).unsqueeze(-1)
+        self.count = torch.zeros(shape)
+
+        agent = Categorical(2, shape=shape, dtype=torch.bool)
+        flag = Categorical(2, shape=(*batch, 1), dtype=torch.bool)
+        ends = {name: flag.clone() for name in ("done", "terminated", "truncated")}
+        self.observation_spec = Composite({("agents", "observation"): Unbounded(shape=shape)}, shape=batch)
+        self.full_action_spec = Composite(
+            {("agents", "action"): Bounded(-1.0, 1.0, shape), "signal": Categorical(3, shape=batch)}, shape=batch
+        )
+        self.full_reward_spec = Composite(
+            {("agents", "reward"): Unbounded(shape=shape), "team_reward": Unbounded(shape=(*batch, 1))}, shape=batch
+        )
+        self.full_done_spec = Composite({**ends, **{("agents", name): agent.clone() for name in ends}}, shape=batch)
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        rows = reset_rows(tensordict)
+        self.count = self.count.clone()
+        self.count[... if rows is None else rows] = 0
+        return TensorDict({("agents", "observation"): self.count.clone()}, batch_size=self.batch_size)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        alive = self.count < self.lengths
+        self.count = torch.where(alive, self.count + 1, self.count)
+        reward = torch.where(alive, self.count, 0)
+        ended = self.count >= self.lengths
+        return TensorDict(
+            {
+                ("agents", "observation"): self.count.clone(),
+                ("agents", "reward"): reward,
+                ("agents", "terminated"): ended,
+                "team_reward": reward.sum(-2),
+                "terminated": ended.all(-2),
+            },
+            batch_size=self.batch_size,
+        )
