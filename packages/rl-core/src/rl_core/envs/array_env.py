@@ -94,6 +94,10 @@ class ArrayEnv(EnvBase):
             result.set(key, self._leaf(columns, key, 0))
         return result
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the program that is bound to columns of this process."""
+        return {**self.__dict__, "_derived": {}}
+
     def _leaf(self, columns: Columns, key: Key, row: int) -> Any:
         if key in columns.tensors:
             value = columns.tensors[key][row].clone()

@@ -115,7 +115,7 @@ class EnvBase(EnvSpecs):
                 f"{type(self).__name__}._reset returned the TensorDict it was given; it must return a new one"
             )
         for key in self.reward_keys:
-            if fresh.get(key, None) is not None and key not in self.observation_keys:
+            if fresh.get(key, None) is not None and key not in {*self.observation_keys, *self.state_keys}:
                 raise EnvError(
                     f"{type(self).__name__}._reset wrote the reward {key!r}; a reward exists only under 'next', as the "
                     "result of an action"

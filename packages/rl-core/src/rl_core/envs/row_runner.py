@@ -157,7 +157,7 @@ class RowRunner:
                 else:
                     logical_or(terminated[t], truncated[t], out=done[t])
             row = root[t]
-            return row.reshape(batch) if count(row) else None
+            return row.reshape(batch).copy() if count(row) else None  # the row itself is cleared by the reset
 
         return end
 

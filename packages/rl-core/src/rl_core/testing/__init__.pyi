@@ -14,3 +14,5 @@ from .kit import Kit as Kit
 from .kit import overrides_check as overrides_check
 from .kit import since as since
 from .toy_envs import GroupCountingEnv as GroupCountingEnv
+from .env_kit import EnvKit as EnvKit
+from .transform_kit import TransformKit as TransformKit

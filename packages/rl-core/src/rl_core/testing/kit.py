@@ -76,7 +76,7 @@ def since(version: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 return check(*args, **kwargs)
             return _expecting_failure(
                 lambda: check(*args, **kwargs),
-                f"{check.__name__} is new in rl-core {version}; {kit.tested_distribution()} asks for rl-core>={floor}",
+                f"{check.__name__} is new in rl-core {version}; {kit.owning_distribution()} asks for rl-core>={floor}",
             )
 
         return run
@@ -124,13 +124,13 @@ class Kit:
                     f' name, or say why the check does not hold with @overrides_check(reason="...")'
                 )
 
-    def tested_distribution(self) -> str | None:
+    def owning_distribution(self) -> str | None:
         """The distribution that owns the subject, where it is known."""
         return self.distribution or os.environ.get("RL_KIT_DISTRIBUTION") or None
 
     def floor(self) -> Version | None:
         """The oldest rl-core that the tested distribution asks for, where that is known."""
-        distribution = self.tested_distribution()
+        distribution = self.owning_distribution()
         return None if distribution is None else core_floor(distribution)
 
 

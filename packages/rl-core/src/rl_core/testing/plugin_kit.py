@@ -111,7 +111,7 @@ class PluginKit(Kit):
         kit: type[PluginKit] = type("PluginKitOf", (cls,), {"dist": dist})
         return kit()
 
-    def tested_distribution(self) -> str:
+    def owning_distribution(self) -> str:
         return self.dist
 
     def test_offers_something(self) -> None:

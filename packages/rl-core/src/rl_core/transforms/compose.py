@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from tensordict import TensorDictBase
 from torch import nn
@@ -39,6 +40,13 @@ class Compose(Transform):
         for part in parts:
             part.set_container(self)
         self.transforms = nn.ModuleList(parts)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy owns its copies."""
+        super().__setstate__(state)
+        parts: list[Transform] = list(self)
+        for part in parts:
+            part.set_container(self)
 
     def append(self, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> Compose:
         """Add a transform at the end, nearest to the policy."""

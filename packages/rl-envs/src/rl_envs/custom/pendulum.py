@@ -26,9 +26,10 @@ class PendulumEnv(EnvBase):
         \qquad \theta' = \theta + \dot\theta'\,dt
         \qquad r = -\left(\theta_{[-\pi,\pi)}^2 + 0.1\,\dot\theta^2 + 0.001\,u^2\right)
 
-    The state is "th" and "thdot" (shape ``[*B]``), also given as "observation" = (cos th, sin th, thdot); the constants lie
-    under "params", which :meth:`gen_params` makes and every step carries on. Nothing is kept in this object: any batch size
-    works, and gradients flow through steps. Episodes do not end (append ``StepCounter(max_steps=200)``).
+    The state is "th" and "thdot" (shape ``[*B]``), also given as "observation" = (cos th, sin th, thdot); the
+    constants lie under "params", which :meth:`gen_params` makes and every step carries on. Nothing is kept in this
+    object: any batch size works, and gradients flow through steps. Episodes do not end (append
+    ``StepCounter(max_steps=200)``).
 
     Args:
         td_params: constants, from :meth:`gen_params`; the bounds of the specs follow from them.
@@ -62,7 +63,9 @@ class PendulumEnv(EnvBase):
 
     def _make_specs(self, speed: float, torque: float) -> None:
         self.observation_spec = Composite(
-            observation=Bounded(low=torch.tensor([-1.0, -1.0, -speed]), high=torch.tensor([1.0, 1.0, speed]), shape=(3,)),
+            observation=Bounded(
+                low=torch.tensor([-1.0, -1.0, -speed]), high=torch.tensor([1.0, 1.0, speed]), shape=(3,)
+            ),
             th=Unbounded(shape=(), dtype=torch.float32),
             thdot=Bounded(low=-speed, high=speed, shape=(), dtype=torch.float32),
         )
@@ -92,7 +95,7 @@ class PendulumEnv(EnvBase):
         numbers = {"max_speed": 8.0, "max_torque": 2.0, "dt": 0.05, "g": g, "m": 1.0, "l": 1.0}
         params = TensorDict({key: torch.tensor(number) for key, number in numbers.items()}, batch_size=[])
         td = TensorDict({"params": params}, batch_size=[], device=device)
-        return td.expand(tuple(batch_size)).contiguous() if batch_size else td
+        return td.expand(torch.Size(batch_size)).contiguous() if batch_size else td
 
     # ---------------------------------------------------------------- environment
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
@@ -111,7 +114,9 @@ class PendulumEnv(EnvBase):
         constants = self.params if params is None else params
         th, thdot = tensordict.get("th", None), tensordict.get("thdot", None)
         if th is None or thdot is None:
-            raise KeyMissingError("PendulumEnv is stateless: a step reads 'th' and 'thdot'; start with td = env.reset()")
+            raise KeyMissingError(
+                "PendulumEnv is stateless: a step reads 'th' and 'thdot'; start with td = env.reset()"
+            )
         torque = constants.get("max_torque")
         u = torch.maximum(torch.minimum(tensordict.get("action").squeeze(-1), torque), -torque)
         g, m, length, dt = (constants.get(name) for name in ("g", "m", "l", "dt"))

@@ -45,7 +45,7 @@ def _hot(n: int, start: int) -> Decoder:
 
     def search(row: np.ndarray) -> int:
         try:
-            return row.tolist().index(1) + start  # type: ignore[no-any-return]
+            return row.tolist().index(1) + start
         except ValueError:
             raise SpecError(
                 f"a one-hot action has one 1 among {n} entries, found {row.tolist()}; an index is accepted where the "
@@ -81,7 +81,7 @@ class _MultiDiscrete(SpaceConversion):
     def decoder(self, space: Any, spec: TensorSpec, batched: bool) -> Decoder:
         start, dtype, shape = np.asarray(space.start), space.dtype, space.nvec.shape
         if isinstance(spec, MultiOneHot):
-            _, within, flat = _blocks(space.nvec)
+            _, within, _count = _blocks(space.nvec)
             begins = np.flatnonzero(within == 0)
 
             def read(row: np.ndarray) -> Any:

@@ -91,7 +91,9 @@ def register_gym_spec_conversion(space_type: type, conversion: Any = None) -> An
         elif callable(given):
             made = _ByFunction(given)
         else:
-            raise TypeError(f"a conversion is a SpaceConversion or a function (space, categorical) -> spec, got {given!r}")
+            raise TypeError(
+                f"a conversion is a SpaceConversion or a function (space, categorical) -> spec, got {given!r}"
+            )
         _CONVERSIONS[space_type] = made
         return given
 

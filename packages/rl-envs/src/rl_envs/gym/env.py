@@ -27,8 +27,8 @@ class GymWrapper(ArrayEnv):
     """A gymnasium environment (or vector environment, of any autoreset mode) as an rl-core environment.
 
     A Dict observation gives its keys, any other one "observation"; the action is "action", nested where its space is.
-    Values are cast to the dtypes of the spaces once, on their way in and out; rewards are float32 ``[*B, 1]``. Attributes
-    of the environment underneath are reachable through this one.
+    Values are cast to the dtypes of the spaces once, on their way in and out; rewards are float32 ``[*B, 1]``.
+    Attributes of the environment underneath are reachable through this one.
 
     Args:
         env: the environment; it is closed with this one.
@@ -70,11 +70,13 @@ class GymWrapper(ArrayEnv):
         self._env = env
         self.name = _name_of(env)
         self.from_pixels = from_pixels
-        self.autoreset_mode = autoreset_mode(env) if vector and not self._serial else None
+        self.autoreset_mode: Any = autoreset_mode(env) if vector and not self._serial else None
         self.simulator = self._with_frame_skip(env, frame_skip)
         self._reset_arguments = ResetArguments(env.num_envs if vector else None)
         self.was_reset = False
-        self.running: Any = np.zeros(env.num_envs, dtype=bool) if vector and not self._serial else [False] * max(1, self.batch_size.numel())
+        # Which rows are inside an episode: plain bools where rows are visited one by one, an array where they are not.
+        count = env.num_envs if vector else 1
+        self.running: Any = np.zeros(count, dtype=bool) if self.autoreset_mode is not None else [False] * count
         self.waiting: dict[int, list[Any]] = {}
         self._read_spaces(categorical_action_encoding, pixels_only)
 
@@ -85,7 +87,8 @@ class GymWrapper(ArrayEnv):
             return FrameSkip(env, frame_skip)
         raise EnvError(
             f"frame_skip={frame_skip} cannot be added around the vector environment {env}; pass it to GymEnv(id, "
-            "num_envs=N, frame_skip=...), or wrap the environments that it is made of in rl_envs.gym.frame_skip.FrameSkip"
+            "num_envs=N, frame_skip=...), or wrap the environments that it is made of in "
+            "rl_envs.gym.frame_skip.FrameSkip"
         )
 
     # ---------------------------------------------------------------- specs
@@ -113,13 +116,13 @@ class GymWrapper(ArrayEnv):
         env = self._env
         if env.render_mode != "rgb_array":
             raise EnvError(
-                f"from_pixels needs frames, but {self.name} was made with render_mode={env.render_mode!r}; make it with "
-                "render_mode='rgb_array' (GymEnv(id, from_pixels=True) does)"
+                f"from_pixels needs frames, but {self.name} was made with render_mode={env.render_mode!r}; make it "
+                "with render_mode='rgb_array' (GymEnv(id, from_pixels=True) does)"
             )
         if self.autoreset_mode == gymnasium.vector.AutoresetMode.SAME_STEP:
             raise EnvError(
-                f"from_pixels needs the last frame of an episode, which {self.name} (autoreset mode SAME_STEP) cannot render "
-                "any more; use AutoresetMode.DISABLED"
+                f"from_pixels needs the last frame of an episode, which {self.name} (autoreset mode SAME_STEP) "
+                "cannot render any more; use AutoresetMode.DISABLED"
             )
         env.reset(seed=0)  # the first reset of this object seeds the simulator anew
         frame = env.render()
@@ -173,7 +176,7 @@ class GymWrapper(ArrayEnv):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is bound to columns of this process."""
-        return {**self.__dict__, "_derived": {}, "encoders": None}
+        return {**super().__getstate__(), "encoders": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Bind again."""
@@ -252,6 +255,8 @@ class GymEnv(GymWrapper):
                 env_name, num_envs, vectorization_mode, wrappers, vector_kwargs, disable_env_checker, gym_make_kwargs
             )
             self._serial = vectorization_mode == "sync"
+            if self._serial:
+                env.env_fns = ()  # local functions of gymnasium: used up, and all that would keep the batch from pickling
             frame_skip = 1
         else:
             env = make_single(env_name, disable_env_checker, gym_make_kwargs)

@@ -9,7 +9,7 @@ from rl_envs.gym.library import gymnasium
 __all__ = ["FrameSkip"]
 
 
-class FrameSkip(gymnasium.Wrapper):  # type: ignore[type-arg]
+class FrameSkip(gymnasium.Wrapper):
     """Sums the rewards of up to ``frame_skip`` frames and stops at the end of the episode.
 
     Args:

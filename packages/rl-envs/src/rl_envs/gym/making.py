@@ -59,8 +59,9 @@ def _explained(name: str) -> Iterator[None]:
         ids = all_ids()
         raise UnknownNameError(
             f"gymnasium has no environment {name!r}{close_match(name, ids)}. It knows {len(ids)} ids: "
-            "rl_envs.gym.provider.GymProvider().ids(). Those of another package appear when it is imported (import ale_py; "
-            f"gymnasium.register_envs(ale_py)) or are named 'module:Env-v0'. It said: {type(error).__name__}: {error}"
+            "rl_envs.gym.provider.GymProvider().ids(). Those of another package appear when it is imported (import "
+            "ale_py; gymnasium.register_envs(ale_py)) or are named 'module:Env-v0'. It said: "
+            f"{type(error).__name__}: {error}"
         ) from error
     except gymnasium.error.DependencyNotInstalled as error:
         raise PluginNotInstalledError(f"{name} needs a package that is not installed: {error}") from error
@@ -68,6 +69,6 @@ def _explained(name: str) -> Iterator[None]:
         if ":" not in name:
             raise
         raise UnknownNameError(
-            f"the module {name.partition(':')[0]!r} in the id {name!r} cannot be imported: {error}. Install it, or leave the "
-            "module out if the environment is registered"
+            f"the module {name.partition(':')[0]!r} in the id {name!r} cannot be imported: {error}. Install it, or "
+            "leave the module out if the environment is registered"
         ) from error

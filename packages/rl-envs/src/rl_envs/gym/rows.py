@@ -140,8 +140,8 @@ def check_rows(name: str, parts: Sequence[Part], observation: Any) -> None:
             value = part.value(observation)
         except (KeyError, IndexError, TypeError) as error:
             raise EnvError(
-                f"{name} gave an observation without {part.key!r} ({type(error).__name__}: {error}); its observation space "
-                "has it. Fix the space or what reset and step return"
+                f"{name} gave an observation without {part.key!r} ({type(error).__name__}: {error}); its observation "
+                "space has it. Fix the space or what reset and step return"
             ) from error
         if part.array.dtype != object:
             _check_array(name, part, np.asarray(value))
@@ -151,12 +151,12 @@ def _check_array(name: str, part: Part, found: np.ndarray) -> None:
     expected = part.array.shape[1:]
     if found.shape != expected:
         raise EnvError(
-            f"{name} gave {part.key!r} of shape {found.shape}; its space says {expected}. Fix the observation space or what "
-            "reset and step return"
+            f"{name} gave {part.key!r} of shape {found.shape}; its space says {expected}. Fix the observation space "
+            "or what reset and step return"
         )
     wanted = part.array.dtype
     if found.dtype.kind not in "biuf" or (found.dtype.kind == "f" and wanted.kind != "f" and (found % 1).any()):
         raise EnvError(
-            f"{name} gave {part.key!r} of dtype {found.dtype}, which cannot be kept as {wanted}, the dtype of its space. Fix "
-            "the observation space or what reset and step return"
+            f"{name} gave {part.key!r} of dtype {found.dtype}, which cannot be kept as {wanted}, the dtype of its "
+            "space. Fix the observation space or what reset and step return"
         )

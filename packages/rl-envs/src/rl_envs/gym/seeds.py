@@ -37,7 +37,9 @@ class ResetArguments:
             ValueError: there are not as many seeds as environments.
         """
         if len(seeds) != (self.count or 1):
-            raise ValueError(f"{len(seeds)} seeds for {self.count or 1} environments; give one for each, or one integer")
+            raise ValueError(
+                f"{len(seeds)} seeds for {self.count or 1} environments; give one for each, or one integer"
+            )
         self.seeds = list(seeds)
 
     def take_seeds(self, rows: Sequence[int]) -> list[int | None]:

@@ -58,7 +58,7 @@ def leaves_of(space: Any, key: Sequence[str], categorical: bool, path: tuple[Any
         path: how the space itself is reached in the native value.
     """
     if isinstance(space, gymnasium.spaces.Dict):
-        parts = [(str(name), name, part) for name, part in space.spaces.items()]
+        parts: list[tuple[str, Any, Any]] = [(str(name), name, part) for name, part in space.spaces.items()]
     elif isinstance(space, gymnasium.spaces.Tuple):
         parts = [(str(place), place, part) for place, part in enumerate(space.spaces)]
     else:
@@ -100,8 +100,8 @@ def _batched(spec: TensorSpec, batch: torch.Size) -> TensorSpec:
 def gym_to_spec(space: Any, *, categorical_action_encoding: bool = False) -> TensorSpec:
     """The spec of a gymnasium space: a leaf, or a Composite for ``Dict`` and ``Tuple``.
 
-    Box keeps its dtype (Unbounded without bounds); Discrete is OneHot int64 or Categorical, MultiDiscrete MultiOneHot or
-    MultiCategorical, MultiBinary Binary int8; Text, Sequence, Graph and OneOf are NonTensor; a Tuple's keys are
+    Box keeps its dtype (Unbounded without bounds); Discrete is OneHot int64 or Categorical, MultiDiscrete MultiOneHot
+    or MultiCategorical, MultiBinary Binary int8; Text, Sequence, Graph and OneOf are NonTensor; a Tuple's keys are
     "0", "1", ...
 
     Args:

@@ -1,10 +1,11 @@
 """A gymnasium vector environment on rows: three autoreset modes, one kind of transition.
 
-Whatever the mode, ``("next", observation)`` of an episode's last step is its true last observation, no step is spent on a
-reset, and an episode begins where the caller resets the row:
+Whatever the mode, ``("next", observation)`` of an episode's last step is its true last observation, no step is spent
+on a reset, and an episode begins where the caller resets the row:
 
 - DISABLED: rows are reset through ``reset(options={"reset_mask": mask})``;
-- SAME_STEP: the simulator resets within the step. The last observation is ``info["final_obs"]``; the first one of the next
+- SAME_STEP: the simulator resets within the step. The last observation is ``info["final_obs"]``; the first one of the
+next
   episode, which the step returned, waits until the caller resets the row;
 - NEXT_STEP: rows are reset by mask before the simulator would spend a step on it.
 """
@@ -35,7 +36,10 @@ def resets_by_mask(env: Any) -> bool:
     if isinstance(inner, gymnasium.vector.AsyncVectorEnv):
         # Without shared memory its workers keep their autoreset flag through a reset (gymnasium 1.1 to 1.4).
         return inner.shared_memory or inner.autoreset_mode != AutoresetMode.NEXT_STEP
-    return isinstance(inner, gymnasium.vector.SyncVectorEnv) or env.metadata.get("autoreset_mode") == AutoresetMode.DISABLED
+    return (
+        isinstance(inner, gymnasium.vector.SyncVectorEnv)
+        or env.metadata.get("autoreset_mode") == AutoresetMode.DISABLED
+    )
 
 
 def autoreset_mode(env: Any) -> Any:
@@ -49,15 +53,16 @@ def autoreset_mode(env: Any) -> Any:
         mode = AutoresetMode(declared)
     except ValueError:
         raise EnvError(
-            f"{env} declares no autoreset mode (metadata['autoreset_mode'] is {declared!r}), so it cannot be known which "
-            "observations belong to which episode. Set it to what the environment does: env.metadata['autoreset_mode'] = "
-            "gymnasium.vector.AutoresetMode.DISABLED (or SAME_STEP, NEXT_STEP)"
+            f"{env} declares no autoreset mode (metadata['autoreset_mode'] is {declared!r}), so it cannot be known "
+            "which observations belong to which episode. Set it to what the environment does: "
+            "env.metadata['autoreset_mode'] = gymnasium.vector.AutoresetMode.DISABLED (or SAME_STEP, NEXT_STEP)"
         ) from None
     if mode == AutoresetMode.NEXT_STEP and not resets_by_mask(env):
         raise EnvError(
-            f"{env} has the autoreset mode NEXT_STEP and cannot reset single rows, so every episode would begin with a dummy "
-            "step. Use AutoresetMode.SAME_STEP or DISABLED if it offers them, or build it of single environments: "
-            "GymEnv(id, num_envs=N), or gymnasium.vector.SyncVectorEnv(env_fns, autoreset_mode='Disabled')"
+            f"{env} has the autoreset mode NEXT_STEP and cannot reset single rows, so every episode would begin with "
+            "a dummy step. Use AutoresetMode.SAME_STEP or DISABLED if it offers them, or build it of single "
+            "environments: GymEnv(id, num_envs=N), or gymnasium.vector.SyncVectorEnv(env_fns, "
+            "autoreset_mode='Disabled')"
         )
     return mode
 
@@ -124,12 +129,12 @@ class _VectorProgram:
         if final is None:
             raise EnvError(
                 f"{self.sim.name} has the autoreset mode SAME_STEP but its info has no 'final_obs' at the end of an "
-                f"episode (it has {', '.join(map(repr, info)) or 'nothing'}), so last observations are lost. Write it, or "
-                "use the mode DISABLED"
+                f"episode (it has {', '.join(map(repr, info)) or 'nothing'}), so last observations are lost. Write "
+                "it, or use the mode DISABLED"
             )
         waiting = self.sim.waiting
         for row in np.flatnonzero(over).tolist():
-            waiting[row] = [part.array[t, row].copy() if part.array.dtype != object else part.array[t, row] for part in self.parts]
+            waiting[row] = [part.array[t, row : row + 1].copy() for part in self.parts]
             for part, encode in zip(self.parts, self.sim.encoders, strict=True):
                 native = _final_of(final, part, row)
                 part.array[t, row] = native if encode is None else encode(native)
@@ -168,7 +173,7 @@ class _VectorProgram:
             first = sim.waiting.pop(row, None)
             if first is not None and not forced:
                 for part, value in zip(self.parts, first, strict=True):
-                    part.array[t, row] = value
+                    part.array[t, row : row + 1] = value
                 rows[row] = False
         if rows.any():
             self._reset_rows(t, rows, seeds if any(seed is not None for seed in seeds) else None, options)
@@ -185,9 +190,9 @@ class _VectorProgram:
             return
         if not resets_by_mask(self.env):
             raise EnvError(
-                f"{self.sim.name} cannot reset the rows {np.flatnonzero(rows).tolist()} alone: it has the autoreset mode "
-                f"{self.sim.autoreset_mode.name} and knows no reset mask. Let it end these episodes itself (a time limit in "
-                "the environment instead of StepCounter), or use gymnasium.vector.SyncVectorEnv"
+                f"{self.sim.name} cannot reset the rows {np.flatnonzero(rows).tolist()} alone: it has the autoreset "
+                f"mode {self.sim.autoreset_mode.name} and knows no reset mask. Let it end these episodes itself (a "
+                "time limit in the environment instead of StepCounter), or use gymnasium.vector.SyncVectorEnv"
             )
         observation, _ = self.env.reset(seed=seeds, options={**(options or {}), "reset_mask": rows.copy()})
         for part in self.parts:

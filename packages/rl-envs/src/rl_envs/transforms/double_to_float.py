@@ -110,16 +110,21 @@ class DoubleToFloat(Transform):
 
     def transform_action_spec(self, action_spec: Composite) -> Composite:
         """float32, bounds rounded inwards."""
+        return self._cast_in(action_spec)
+
+    def transform_state_spec(self, state_spec: Composite) -> Composite:
+        """float32, bounds rounded inwards."""
+        return self._cast_in(state_spec)
+
+    def _cast_in(self, spec: Composite) -> Composite:
         self._find()
         for key, out_key in zip(self.in_keys_inv, self.out_keys_inv, strict=True):
-            leaf = action_spec.get(key, None)
+            leaf = spec.get(key, None)
             if leaf is not None:
                 if out_key != key:
-                    action_spec.pop(key)
-                action_spec.set(out_key, _inside(leaf))
-        return action_spec
-
-    transform_state_spec = transform_action_spec
+                    spec.pop(key)
+                spec.set(out_key, _inside(leaf))
+        return spec
 
     # ---------------------------------------------------------------- rows
     @property

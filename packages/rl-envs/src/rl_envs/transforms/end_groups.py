@@ -86,7 +86,8 @@ def ends_along_time(tensordict: TensorDictBase, who: str) -> Iterator[tuple[tupl
     if not dones:
         raise KeyMissingError(
             f"{who} needs ('next', 'done') to know where episodes end (or one in a group); the data has "
-            f"{', '.join(repr(key) for key in tensordict.keys(True, True)) or 'nothing'}. End flags: {', '.join(END_NAMES)}"
+            f"{', '.join(repr(key) for key in tensordict.keys(True, True)) or 'nothing'}. End flags: "
+            f"{', '.join(END_NAMES)}"
         )
     for key in sorted(dones, key=lambda key: len(as_path(key))):
         yield parent_path(key), nxt.get(key), dim

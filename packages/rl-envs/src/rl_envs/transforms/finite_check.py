@@ -60,19 +60,19 @@ class FiniteTensorDictCheck(Transform):
     def row_program(self, before: Columns, after: Columns) -> RowProgram:
         """A dot product with zeros per row: it is NaN where anything is not finite, and costs one BLAS call."""
         bound = []
-        for key in before.tensors:
-            array = before[key]
-            if array.dtype.kind == "f" and not _is_action(key, before):
-                carried = key in before.carried
-                flat = [row.reshape(-1) for row in array]
-                bound.append((key, int(carried), flat, np.zeros_like(flat[0])))
+        rewards = [] if self.parent is None else self.parent.reward_keys
+        for key in (*before.carried, *rewards):
+            if key in before.tensors and before[key].dtype.kind == "f":
+                flat = list(before[key].reshape(len(before[key]), -1))
+                bound.append((key, int(key in before.carried), flat, np.zeros_like(flat[0])))
         batch, is_nan = before.batch_size, math.isnan
         carried_bound = [part for part in bound if part[1]]
 
         def step(t: int) -> None:
             for key, shift, rows, zeros in bound:
                 if is_nan(rows[t + shift].dot(zeros)):
-                    raise _error(key, torch.from_numpy(before[key][t + shift]), len(batch), f"at step {self._steps}", None)
+                    value = torch.from_numpy(before[key][t + shift])
+                    raise _error(key, value, len(batch), f"at step {self._steps}", None)
             self._steps += 1
 
         def reset(t: int, mask: np.ndarray | None) -> None:
@@ -85,10 +85,6 @@ class FiniteTensorDictCheck(Transform):
                     _check_leaf(key, torch.from_numpy(before[key][t]), len(batch), where, chosen)
 
         return RowProgram(step, reset)
-
-
-def _is_action(key: Key, columns: Columns) -> bool:
-    return key not in columns.carried and as_path(key)[0] == "action"
 
 
 def _check(data: TensorDictBase, where: str, rows: Tensor | None) -> None:
@@ -112,6 +108,7 @@ def _error(key: Key, value: Tensor, batch_dims: int, where: str, finite: Tensor 
     row = ", ".join(map(str, place[:batch_dims]))
     in_row = f" in row {row}" if row else ""
     return EnvError(
-        f"{key!r} is {value[place].item()}{in_row} {where} (entry {list(place[batch_dims:])}). Look at the simulator's state "
-        "and the action there; if it is an action that drives it away, bound the policy (TanhNormal) or clip it"
+        f"{key!r} is {value[place].item()}{in_row} {where} (entry {list(place[batch_dims:])}). Look at the "
+        "simulator's state and the action there; if it is an action that drives it away, bound the policy "
+        "(TanhNormal) or clip it"
     )

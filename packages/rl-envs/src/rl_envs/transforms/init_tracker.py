@@ -18,7 +18,8 @@ __all__ = ["InitTracker"]
 class InitTracker(Transform):
     """``is_init`` is True at the root of rows that were just reset, False elsewhere and always False under "next".
 
-    Recurrent policies read it to start from their initial state. It has the shape of the end flags, beside each group's.
+    Recurrent policies read it to start from their initial state. It has the shape of the end flags, beside each
+    group's.
 
     Args:
         init_key: the flag's name.

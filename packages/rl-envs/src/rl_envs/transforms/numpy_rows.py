@@ -12,6 +12,7 @@ from rl_core.keys import Key
 __all__ = ["entry_program"]
 
 InPlace = Callable[[np.ndarray, np.ndarray], object]
+Bound = tuple[list[np.ndarray], list[np.ndarray], InPlace]
 
 
 def entry_program(
@@ -28,7 +29,8 @@ def entry_program(
         outward: ``(in key, out key, function)`` for observations and rewards.
         inward: ``(in key, out key, function)`` for actions: from the out key's row to the in key's.
     """
-    carried, results = [], []
+    carried: list[Bound] = []
+    results: list[Bound] = []
     for key, out_key, function in outward:
         sources, targets = list(before[key]), list(after[out_key])
         if before[key].ndim == 1:  # rows of single numbers: keep them arrays

@@ -116,12 +116,16 @@ class ObservationNorm(Transform):
         """
         parent = self.parent
         if parent is None:
-            raise EnvError("init_stats needs an environment: TransformedEnv(env, transform), then transform.init_stats(...)")
+            raise EnvError(
+                "init_stats needs an environment: TransformedEnv(env, transform), then transform.init_stats(...)"
+            )
         if self.initialized:
             raise EnvError("this ObservationNorm has statistics already; construct another one to measure them anew")
         dims = [reduce_dim] if isinstance(reduce_dim, int) else list(reduce_dim)
         if cat_dim is None and len(dims) > 1:
-            raise ValueError(f"init_stats(reduce_dim={reduce_dim}) needs cat_dim, the dimension in which rollouts are joined")
+            raise ValueError(
+                f"init_stats(reduce_dim={reduce_dim}) needs cat_dim, the dimension in which rollouts are joined"
+            )
         if key is None and len(self.in_keys) != 1:
             raise KeyMissingError(f"ObservationNorm has the in_keys {self.in_keys}; say which one is measured: key=...")
         chosen, frames, collected = self.in_keys[0] if key is None else key, [], 0

@@ -38,4 +38,6 @@ class RewardScaling(ObservationNorm):
         out_keys: Key | Iterable[Key] | None = None,
         standard_normal: bool = False,
     ) -> None:
-        super().__init__(loc, scale, ["reward"] if in_keys is None else in_keys, out_keys, standard_normal=standard_normal)
+        super().__init__(
+            loc, scale, ["reward"] if in_keys is None else in_keys, out_keys, standard_normal=standard_normal
+        )

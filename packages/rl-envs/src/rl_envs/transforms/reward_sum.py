@@ -46,7 +46,9 @@ class RewardSum(Transform):
         given = None if in_keys is None else as_keys(in_keys)
         sums = None if out_keys is None else as_keys(out_keys)
         if sums is not None and given is not None and len(sums) != len(given):
-            raise ValueError(f"RewardSum got {len(given)} in_keys and {len(sums)} out_keys; give one out key for each reward")
+            raise ValueError(
+                f"RewardSum got {len(given)} in_keys and {len(sums)} out_keys; give one out key for each reward"
+            )
         super().__init__()
         self._given, self._sums = given, sums
         self.reset_keys = None if reset_keys is None else as_keys(reset_keys)
@@ -78,15 +80,17 @@ class RewardSum(Transform):
     def _sum_specs(self) -> dict[Key, TensorSpec]:
         parent = self.parent
         if parent is None:
-            raise EnvError("RewardSum needs an environment to know its rewards' shapes; use TransformedEnv(env, RewardSum())")
+            raise EnvError(
+                "RewardSum needs an environment to know its rewards' shapes; use TransformedEnv(env, RewardSum())"
+            )
         full = parent.full_reward_spec
         specs: dict[Key, TensorSpec] = {}
         for reward, total in self.pairs():
             leaf = full.get(reward, None)
             if leaf is None:
                 raise KeyMissingError(
-                    f"RewardSum needs the reward {reward!r}; the environment has {', '.join(map(repr, parent.reward_keys))}. "
-                    "Name it with in_keys=[...]"
+                    f"RewardSum needs the reward {reward!r}; the environment has "
+                    f"{', '.join(map(repr, parent.reward_keys))}. Name it with in_keys=[...]"
                 )
             specs[total] = Unbounded(shape=leaf.shape, dtype=leaf.dtype, device=leaf.device)
         return specs
@@ -193,5 +197,3 @@ def _sum_step(reward: np.ndarray, total: np.ndarray) -> Callable[[int], None]:
         add(total[t], reward[t], total[t + 1])
 
     return step
-
-

@@ -51,8 +51,8 @@ class StepCounter(Transform):
             raise ValueError(f"max_steps is the number of steps in an episode, at least 1; got {max_steps}")
         if max_steps is not None and (truncated_key == "truncated") != update_done:
             raise ValueError(
-                f"StepCounter(truncated_key={truncated_key!r}, update_done={update_done}): 'truncated' always implies done, "
-                "and no other flag does; give the flag another name together with update_done=False"
+                f"StepCounter(truncated_key={truncated_key!r}, update_done={update_done}): 'truncated' always "
+                "implies done, and no other flag does; give the flag another name together with update_done=False"
             )
         self.max_steps = max_steps
         self.truncated_key, self.step_count_key, self.update_done = truncated_key, step_count_key, update_done
@@ -81,7 +81,8 @@ class StepCounter(Transform):
         for group in self._end_groups():
             if self._count_key(group) in observation_spec:
                 raise EnvError(
-                    f"the environment already has {self._count_key(group)!r}; give this StepCounter another step_count_key"
+                    f"the environment already has {self._count_key(group)!r}; give this StepCounter another "
+                    "step_count_key"
                 )
             observation_spec.set(self._count_key(group), Unbounded(shape=group.shape, dtype=torch.int64))
             if self.max_steps is not None and not self.update_done:
@@ -196,7 +197,9 @@ class StepCounter(Transform):
         return RowProgram(step, reset)
 
 
-def _scalar_step(count: memoryview, flag: memoryview | None, max_steps: int | None, owns_flag: bool) -> Callable[[int], None]:
+def _scalar_step(
+    count: memoryview, flag: memoryview | None, max_steps: int | None, owns_flag: bool
+) -> Callable[[int], None]:
     if flag is None or max_steps is None:
 
         def only_count(t: int) -> None:
@@ -223,7 +226,7 @@ def _batched_step(
     def step(t: int) -> None:
         row = count[t + 1]
         add(count[t], 1, row)
-        if flag is not None:
+        if flag is not None and max_steps is not None:
             if owns_flag:
                 at_least(row, max_steps, flag[t + 1])
             else:
