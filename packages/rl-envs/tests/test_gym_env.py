@@ -98,7 +98,13 @@ def test_nested_dicts_and_tuples_go_both_ways():
     assert data["b", "d", "0"].dtype == torch.float64
     assert data["next", "a"][:5, 0].tolist() == [1, 2, 3, 4, 1]
     assert data["b", "c"].argmax(-1)[:5].tolist() == [0, 1, 2, 3, 0]
-    assert data["next", "text"][:5] == ["t1", "t2", "t3", "t4", "t1"] and data["text"][:5] == ["t0", "t1", "t2", "t3", "t0"]
+    assert data["next", "text"][:5] == ["t1", "t2", "t3", "t4", "t1"] and data["text"][:5] == [
+        "t0",
+        "t1",
+        "t2",
+        "t3",
+        "t0",
+    ]
     action = script.seen[-1]
     assert type(action["m"]) is int and isinstance(action["f"], tuple) and action["f"][0].dtype == np.float32
     assert action["m"] == data["action", "m"][-1].argmax()
@@ -119,8 +125,11 @@ def test_masked_joint_choices_have_the_structure_of_unequal_ones():
     for nvec in ([5, 5], [5, 4]):
         space = spaces.Dict(x=spaces.Box(-9, 9, (1,)), action_mask=spaces.MultiBinary(nvec))
         env = GymWrapper(
-            Script(lambda count, n=nvec: {"x": np.ones(1, np.float32), "action_mask": np.ones(n, np.int8)},
-                   space=space, action_space=spaces.MultiDiscrete(nvec)),
+            Script(
+                lambda count, n=nvec: {"x": np.ones(1, np.float32), "action_mask": np.ones(n, np.int8)},
+                space=space,
+                action_space=spaces.MultiDiscrete(nvec),
+            ),
             categorical_action_encoding=True,
         )
         data = env.rollout(10, break_when_any_done=False)
@@ -161,7 +170,12 @@ def test_an_environment_that_reuses_its_arrays_is_copied_from():
         return held
 
     data = GymWrapper(Script(observe)).rollout(9)
-    assert data["observation"][:, 0].tolist() == [0, 1, 2, 3] and data["next", "observation"][:, 0].tolist() == [1, 2, 3, 4]
+    assert data["observation"][:, 0].tolist() == [0, 1, 2, 3] and data["next", "observation"][:, 0].tolist() == [
+        1,
+        2,
+        3,
+        4,
+    ]
 
 
 def test_frame_skip_sums_rewards_and_stops_at_the_end():
@@ -202,7 +216,7 @@ def test_the_state_follows_a_pickle():
 def test_attributes_of_the_simulator_are_reachable():
     env = GymEnv("CartPole-v1")
     assert env.gravity == 9.8 and env.unwrapped is env._env.unwrapped and env.spec.id == "CartPole-v1"
-    with pytest.raises(AttributeError, match="no attribute|has an attribute 'nothing'"):
+    with pytest.raises(AttributeError, match=r"no attribute|has an attribute 'nothing'"):
         env.nothing  # noqa: B018
 
 
@@ -219,10 +233,10 @@ def test_an_unknown_id_is_answered_with_a_close_one():
 def test_a_step_before_the_first_reset_and_after_the_end_say_what_to_do():
     env = GymWrapper(Script(numbers, length=1))
     action = env.rand_action(TensorDict(observation=torch.zeros(2)))
-    with pytest.raises(EnvError, match="before its first reset.*env.reset"):
+    with pytest.raises(EnvError, match=r"before its first reset.*env.reset"):
         env.step(action.clone())
     td = env.rand_step()
-    with pytest.raises(EnvError, match="after its episode ended.*maybe_reset"):
+    with pytest.raises(EnvError, match=r"after its episode ended.*maybe_reset"):
         env.step(env.rand_action(env.step_mdp(td)))
 
 
@@ -257,7 +271,7 @@ def test_a_vector_of_rewards_is_refused():
 
 def test_an_observation_key_with_a_meaning_of_its_own_is_refused():
     space = spaces.Dict(reward=spaces.Box(-1, 1, (1,)))
-    with pytest.raises(EnvError, match="'reward'.*reserved"):
+    with pytest.raises(EnvError, match=r"'reward'.*reserved"):
         GymWrapper(Script(lambda n: {"reward": np.zeros(1, np.float32)}, space=space))
 
 
@@ -276,7 +290,7 @@ def test_an_action_outside_its_spec_is_refused_in_checked_mode():
     def policy(td):
         return td.set("action", torch.tensor([7.0]))
 
-    with checked_mode(), pytest.raises(SpecError, match="found 7.0"):
+    with checked_mode(), pytest.raises(SpecError, match=r"found 7.0"):
         env.rollout(3, policy)
 
 
@@ -287,7 +301,7 @@ def test_a_nan_observation_is_named_by_the_check_transform():
 
 
 def test_things_that_are_no_environments_are_refused():
-    with pytest.raises(TypeError, match="gymnasium.Env or VectorEnv, got str"):
+    with pytest.raises(TypeError, match=r"gymnasium.Env or VectorEnv, got str"):
         GymWrapper("CartPole-v1")
 
 
@@ -296,5 +310,3 @@ def test_a_closed_environment_says_so():
     env.close()
     with pytest.raises(EnvError, match="closed"):
         env.reset()
-
-

@@ -41,15 +41,19 @@ def test_pixels_of_a_batch(mode):
 
 
 def test_an_environment_without_frames_says_what_is_missing():
-    with pytest.raises(EnvError, match="render_mode=None.*rgb_array"):
+    with pytest.raises(EnvError, match=r"render_mode=None.*rgb_array"):
         GymWrapper(gymnasium.make("CartPole-v1"), from_pixels=True)
 
 
 def test_last_frames_cannot_be_had_from_same_step():
     vector = gymnasium.make_vec(
-        "CartPole-v1", 2, vectorization_mode="sync", vector_kwargs={"autoreset_mode": "SameStep"}, render_mode="rgb_array"
+        "CartPole-v1",
+        2,
+        vectorization_mode="sync",
+        vector_kwargs={"autoreset_mode": "SameStep"},
+        render_mode="rgb_array",
     )
-    with pytest.raises(EnvError, match="SAME_STEP.*DISABLED"):
+    with pytest.raises(EnvError, match=r"SAME_STEP.*DISABLED"):
         GymWrapper(vector, from_pixels=True)
 
 

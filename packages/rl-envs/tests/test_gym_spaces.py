@@ -108,7 +108,7 @@ def test_an_action_does_not_share_the_memory_of_its_row():
 
 def test_a_row_that_is_not_one_hot_is_refused():
     decode = leaves_of(spaces.Discrete(3), ("action",), False)[0].decoder(batched=False)
-    with pytest.raises(SpecError, match="one 1 among 3 entries, found \\[0, 0, 0\\].*categorical_action_encoding"):
+    with pytest.raises(SpecError, match=r"one 1 among 3 entries, found \[0, 0, 0\].*categorical_action_encoding"):
         decode(np.zeros(3, np.int64))
 
 
@@ -120,7 +120,7 @@ class Angle(gymnasium.Space):
 
 
 def test_an_unknown_type_of_space_names_the_way_to_register_it():
-    with pytest.raises(SpecError, match="Angle.*register_gym_spec_conversion"):
+    with pytest.raises(SpecError, match=r"Angle.*register_gym_spec_conversion"):
         gym_to_spec(Angle())
 
 

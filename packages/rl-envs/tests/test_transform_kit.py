@@ -24,9 +24,7 @@ class DoubleCounting(ArrayCountingEnv):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         batch = self.batch_size
-        self.observation_spec = Composite(
-            observation=Unbounded(shape=(*batch, 1), dtype=torch.float64), shape=batch
-        )
+        self.observation_spec = Composite(observation=Unbounded(shape=(*batch, 1), dtype=torch.float64), shape=batch)
         self.action_spec = Bounded(low=-0.1, high=0.1, shape=(*batch, 1), dtype=torch.float64)
         self.reward_spec = Unbounded(shape=(*batch, 1), dtype=torch.float64)
 
@@ -113,7 +111,12 @@ class TestFiniteCheck(OurKit):
 class TestAllTogether(OurKit):
     def make_transform(self):
         return Compose(
-            DoubleToFloat(), RewardScaling(0.0, 0.5), StepCounter(4), RewardSum(), ObservationNorm(1.0, 2.0), InitTracker()
+            DoubleToFloat(),
+            RewardScaling(0.0, 0.5),
+            StepCounter(4),
+            RewardSum(),
+            ObservationNorm(1.0, 2.0),
+            InitTracker(),
         )
 
     def make_env(self):

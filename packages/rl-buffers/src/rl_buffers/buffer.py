@@ -80,8 +80,7 @@ class ReplayBuffer:
     ) -> None:
         if prefetch:
             raise ReplayBufferError(
-                f"prefetch={prefetch} is not available yet: "
-                "leave it out, a sample is then drawn when it is asked for"
+                f"prefetch={prefetch} is not available yet: leave it out, a sample is then drawn when it is asked for"
             )
         if batch_size is not None and batch_size < 1:
             raise ReplayBufferError(f"batch_size must be at least 1, got {batch_size}")

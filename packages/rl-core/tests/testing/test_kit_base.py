@@ -126,3 +126,7 @@ def test_replacing_a_check_with_a_reason_works():
 def test_a_reason_is_words(reason):
     with pytest.raises(RLError, match="say in words"):
         overrides_check(reason=reason)
+
+
+def test_pytest_takes_nothing_of_the_base_for_a_check():
+    assert [name for name in dir(Kit) if name.startswith("test")] == []

@@ -220,7 +220,7 @@ def _bound(number: Any, side: int, dtype: torch.dtype, device: Any) -> Tensor:
     limits = dtype_range(dtype)
     if number is None:
         number = limits[side]
-    bound = as_tensor(number, None, device)
+    bound = as_tensor(number, torch.float64 if isinstance(number, float) else None, device)  # not torch's default dtype
     if bound.is_floating_point() and bool(bound.isnan().any()):
         raise SpecError("Bounded: a bound is NaN.")
     if bound.dtype != dtype and not dtype.is_floating_point:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_core import ArrayEnv, Bounded, Categorical, Columns, Composite, RowProgram, Unbounded
+from rl_core import ArrayEnv, Bounded, Categorical, Columns, Composite, NonTensor, RowProgram, Unbounded
 from rl_core.errors import EnvError
 from rl_envs.gym.frame_skip import FrameSkip
 from rl_envs.gym.library import gymnasium
@@ -99,6 +99,7 @@ class GymWrapper(ArrayEnv):
         self.action_leaves = leaves_of(self.gym_action_space, ("action",), categorical)
         observed = observation_leaves(getattr(env, f"{single}observation_space"), categorical)
         self.observation_leaves: list[Leaf] = [] if self.from_pixels and pixels_only else observed
+        self._refuse_stale_texts()
         self.encoders = [leaf.encoder() for leaf in self.observation_leaves]
         observation_spec = composite(self.observation_leaves, batch)
         if self.from_pixels:
@@ -110,6 +111,14 @@ class GymWrapper(ArrayEnv):
         self.reward_spec = Unbounded(shape=(*batch, 1), dtype=torch.float32)
         flag = Categorical(2, shape=(*batch, 1), dtype=torch.bool)
         self.done_spec = Composite({name: flag.clone() for name in ("done", "terminated", "truncated")}, shape=batch)
+
+    def _refuse_stale_texts(self) -> None:
+        texts = [leaf.key for leaf in self.observation_leaves if isinstance(leaf.spec, NonTensor)]
+        if texts and getattr(self._env.unwrapped, "shared_memory", False):
+            raise EnvError(
+                f"gymnasium's AsyncVectorEnv never updates the observation {texts[0]!r} in shared memory; make it with "
+                "shared_memory=False (GymEnv(id, num_envs=N, vectorization_mode='async') does)"
+            )
 
     def _pixel_spec(self) -> Bounded:
         """Render once to learn the size of a frame."""
@@ -256,7 +265,7 @@ class GymEnv(GymWrapper):
             )
             self._serial = vectorization_mode == "sync"
             if self._serial:
-                env.env_fns = ()  # local functions of gymnasium: used up, and all that would keep the batch from pickling
+                env.env_fns = ()  # used up; gymnasium's local functions would keep the batch from pickling
             frame_skip = 1
         else:
             env = make_single(env_name, disable_env_checker, gym_make_kwargs)

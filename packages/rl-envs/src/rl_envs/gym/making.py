@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from rl_core import NonTensor
 from rl_core.errors import PluginNotInstalledError, UnknownNameError
 from rl_core.registry.errors_text import close_match
 from rl_envs.gym.library import gymnasium
+from rl_envs.gym.spaces import observation_leaves
 
 __all__ = ["all_ids", "make_single", "make_vector"]
 
@@ -41,6 +43,8 @@ def make_vector(
         given = {"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED, "copy": False, **given}
         kwargs = {"disable_env_checker": disable_env_checker, **kwargs}
     with _explained(name):
+        if mode == "async" and "shared_memory" not in given:
+            given["shared_memory"] = _has_arrays_only(name, disable_env_checker, kwargs)
         return gymnasium.make_vec(
             name,
             num_envs=num_envs,
@@ -49,6 +53,16 @@ def make_vector(
             wrappers=list(wrappers) or None,
             **kwargs,
         )
+
+
+def _has_arrays_only(name: str, disable_env_checker: bool, kwargs: dict[str, Any]) -> bool:
+    """Whether gymnasium can share the observations' memory; it reads a Text there once and never again."""
+    env = gymnasium.make(name, **{"disable_env_checker": disable_env_checker, **kwargs})
+    try:
+        leaves = observation_leaves(env.observation_space, categorical=False)
+        return not any(isinstance(leaf.spec, NonTensor) for leaf in leaves)
+    finally:
+        env.close()
 
 
 @contextmanager

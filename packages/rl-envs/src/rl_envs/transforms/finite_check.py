@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,11 @@ from torch import Tensor
 from rl_core import Columns, RowProgram, Transform, reset_rows
 from rl_core.errors import EnvError
 from rl_core.keys import Key, as_key, as_path
+from rl_envs.transforms.number_rows import number_rows
 
 __all__ = ["FiniteTensorDictCheck"]
+
+_FEW = 64  # up to here a sum of Python numbers is faster than numpy
 
 
 class FiniteTensorDictCheck(Transform):
@@ -38,11 +41,11 @@ class FiniteTensorDictCheck(Transform):
         rows = reset_rows(tensordict)
         if rows is None or bool(rows.all()):
             self._steps = 0
-        _check(tensordict_reset, f"after the reset at step {self._steps}", rows)
+        _check(tensordict_reset, self._after_reset(), rows)
         return tensordict_reset
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        _check(next_tensordict, f"at step {self._steps}", None)
+        _check(next_tensordict, self._at_step(), None)
         self._steps += 1
         return next_tensordict
 
@@ -58,33 +61,60 @@ class FiniteTensorDictCheck(Transform):
         return True
 
     def row_program(self, before: Columns, after: Columns) -> RowProgram:
-        """A dot product with zeros per row: it is NaN where anything is not finite, and costs one BLAS call."""
-        bound = []
+        """Looks at every row, from the simulator's side."""
         rewards = [] if self.parent is None else self.parent.reward_keys
-        for key in (*before.carried, *rewards):
-            if key in before.tensors and before[key].dtype.kind == "f":
-                flat = list(before[key].reshape(len(before[key]), -1))
-                bound.append((key, int(key in before.carried), flat, np.zeros_like(flat[0])))
-        batch, is_nan = before.batch_size, math.isnan
-        carried_bound = [part for part in bound if part[1]]
+        floats = [key for key in (*before.carried, *rewards) if key in before.tensors and before[key].dtype.kind == "f"]
+        bound = [(key, int(key in before.carried), before[key], suspicion(before[key])) for key in floats]
+        batch_dims = len(before.batch_size)
 
         def step(t: int) -> None:
-            for key, shift, rows, zeros in bound:
-                if is_nan(rows[t + shift].dot(zeros)):
-                    value = torch.from_numpy(before[key][t + shift])
-                    raise _error(key, value, len(batch), f"at step {self._steps}", None)
+            for key, shift, array, suspicious in bound:
+                if suspicious(t + shift):
+                    _check_leaf(
+                        key, torch.from_numpy(array[t + shift : t + shift + 1])[0], batch_dims, self._at_step(), None
+                    )
             self._steps += 1
 
         def reset(t: int, mask: np.ndarray | None) -> None:
             if mask is None:
                 self._steps = 0
-            for key, _, rows, zeros in carried_bound:
-                if is_nan(rows[t].dot(zeros)):
-                    chosen = None if mask is None else torch.from_numpy(mask)
-                    where = f"after the reset at step {self._steps}"
-                    _check_leaf(key, torch.from_numpy(before[key][t]), len(batch), where, chosen)
+            rows = None if mask is None else torch.from_numpy(mask)
+            for key, shift, array, suspicious in bound:
+                if shift and suspicious(t):
+                    _check_leaf(key, torch.from_numpy(array[t : t + 1])[0], batch_dims, self._after_reset(), rows)
 
         return RowProgram(step, reset)
+
+    def _at_step(self) -> str:
+        return f"at step {self._steps}"
+
+    def _after_reset(self) -> str:
+        return f"after the reset at step {self._steps}"
+
+
+def suspicion(array: np.ndarray) -> Callable[[int], bool]:
+    """``suspicious(t)`` is True where row t holds NaN or infinity, and now and then (a sum overflows) where it does not.
+
+    A sum is finite only where its terms are, and ``x - x`` is 0 only where x is finite.
+    """
+    numbers, size = number_rows(array), array[0].size
+    if numbers is not None:
+
+        def of_number(t: int) -> bool:
+            x = numbers[t]
+            return bool(x - x != 0.0)
+
+        return of_number
+    rows = list(array.reshape(len(array), -1))
+    if size <= _FEW:
+
+        def of_few(t: int) -> bool:
+            x = sum(rows[t].tolist())
+            return bool(x - x != 0.0)
+
+        return of_few
+    isfinite = np.isfinite
+    return lambda t: not isfinite(rows[t]).all()
 
 
 def _check(data: TensorDictBase, where: str, rows: Tensor | None) -> None:

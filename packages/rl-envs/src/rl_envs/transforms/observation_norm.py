@@ -12,6 +12,7 @@ from torch import Tensor
 from rl_core import Columns, Composite, RowProgram, Transform, Unbounded
 from rl_core.errors import EnvError, KeyMissingError
 from rl_core.keys import Key
+from rl_envs.transforms.number_rows import number_rows
 from rl_envs.transforms.numpy_rows import entry_program
 
 __all__ = ["ObservationNorm"]
@@ -177,14 +178,13 @@ class ObservationNorm(Transform):
     def row_program(self, before: Columns, after: Columns) -> RowProgram:
         """Two numpy calls per row."""
         factor, offset = (number.numpy() for number in self._affine())
-        return entry_program(
-            before,
-            after,
-            [
-                (key, out, affine_rows(factor, offset, after[out].dtype))
-                for key, out in zip(self.in_keys, self.out_keys, strict=True)
-            ],
-        )
+        pairs = list(zip(self.in_keys, self.out_keys, strict=True))
+        if len(pairs) == 1 and factor.size == offset.size == 1:
+            program = number_program(before, after, *pairs[0], float(factor.item()), float(offset.item()))
+            if program is not None:
+                return program
+        outward = [(key, out, affine_rows(factor, offset, after[out].dtype)) for key, out in pairs]
+        return entry_program(before, after, outward)
 
 
 def affine_rows(factor: np.ndarray, offset: np.ndarray, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], None]:
@@ -197,6 +197,25 @@ def affine_rows(factor: np.ndarray, offset: np.ndarray, dtype: np.dtype) -> Call
         add(target, offset, target)
 
     return write
+
+
+def number_program(
+    before: Columns, after: Columns, key: Key, out_key: Key, factor: float, offset: float
+) -> RowProgram | None:
+    """The map of rows that hold one number each, in plain Python; None where they hold more."""
+    source, target = number_rows(before[key]), number_rows(after[out_key])
+    if source is None or target is None:
+        return None
+    shift = int(key in before.carried)
+
+    def step(t: int) -> None:
+        target[t + shift] = source[t + shift] * factor + offset
+
+    def reset(t: int, mask: np.ndarray | None) -> None:
+        if shift and (mask is None or mask.all()):
+            target[t] = source[t] * factor + offset
+
+    return RowProgram(step, reset)
 
 
 def _dtype_of(number: Any) -> torch.dtype:
