@@ -332,6 +332,19 @@ class EnvBase(EnvSpecs):
 
         return TransformedEnv(self, transform)
 
+    @classmethod
+    def register_gym(cls, id: str, *, max_episode_steps: int | None = None, **kwargs: Any) -> None:
+        """Publish this class as a gymnasium environment: ``gymnasium.make(id, **its arguments)``. Needs rl-envs[gym].
+
+        Args:
+            id: the id, ``"Name-v0"``.
+            max_episode_steps: gymnasium's time limit.
+            **kwargs: of ``gymnasium.register``.
+        """
+        from rl_core import registry
+
+        registry.envs.get("gym").publish(id, cls, max_episode_steps=max_episode_steps, **kwargs)
+
     def check_env_specs(self, **kwargs: Any) -> None:
         """See :func:`rl_core.check_env_specs`."""
         from rl_core.envs.check import check_env_specs

@@ -44,13 +44,13 @@ def _hot(n: int, start: int) -> Decoder:
     """The position of the 1 in a single row."""
 
     def search(row: np.ndarray) -> int:
-        try:
-            return row.tolist().index(1) + start
-        except ValueError:
+        entries = row.tolist()
+        if entries.count(1) != 1:  # an index that numpy spread over the row has none or many
             raise SpecError(
-                f"a one-hot action has one 1 among {n} entries, found {row.tolist()}; an index is accepted where the "
+                f"a one-hot action has one 1 among {n} entries, found {entries}; an index is accepted where the "
                 "environment was made with categorical_action_encoding=True"
-            ) from None
+            )
+        return entries.index(1) + start
 
     return search if n <= _FEW else (lambda row: int(row.argmax()) + start)
 

@@ -14,6 +14,7 @@ from rl_core.errors import EnvError
 from rl_envs.gym.frame_skip import FrameSkip
 from rl_envs.gym.library import gymnasium
 from rl_envs.gym.making import make_single, make_vector
+from rl_envs.gym.replay import Replay
 from rl_envs.gym.seeds import ResetArguments
 from rl_envs.gym.serial import serial_program
 from rl_envs.gym.single import single_program
@@ -79,6 +80,14 @@ class GymWrapper(ArrayEnv):
         self.running: Any = np.zeros(count, dtype=bool) if self.autoreset_mode is not None else [False] * count
         self.waiting: dict[int, list[Any]] = {}
         self._read_spaces(categorical_action_encoding, pixels_only)
+        self.replay = self._new_replay()
+
+    def _new_replay(self) -> Replay | None:
+        """The record of the present episodes, where the environments themselves are at hand."""
+        if self.autoreset_mode is not None:
+            return None
+        envs = self.simulator.envs if self._serial else [self.simulator]
+        return Replay(envs, self.gym_action_space, self.action_leaves, self.observation_leaves, self._serial)
 
     def _with_frame_skip(self, env: Any, frame_skip: int) -> Any:
         if frame_skip == 1:
@@ -182,6 +191,35 @@ class GymWrapper(ArrayEnv):
         if not self.is_closed:
             self.simulator.close()
         super().close(raise_if_closed=raise_if_closed)
+
+    # ---------------------------------------------------------------- checkpoints
+    def state_dict(self) -> dict[str, Any]:
+        """The present episodes, as what repeats them (:mod:`rl_envs.gym.replay`), and the seeds that wait.
+
+        Empty for vector environments that were made elsewhere or step in other processes.
+        """
+        if self.replay is None or not self.was_reset:
+            return {}
+        seeds = self._reset_arguments.seeds
+        return {**self.replay.state_dict(), "seeds": None if seeds is None else list(seeds)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where a :meth:`state_dict` was made: the episodes are repeated from their first step.
+
+        Where that does not lead back (see :mod:`rl_envs.gym.replay`; an empty state), the next step asks for a reset.
+
+        Raises:
+            CheckpointError: the state is one of another number of environments.
+        """
+        restored: list[bool | None] = [None]
+        if state_dict and self.replay is not None:
+            restored = self.replay.load_state_dict(state_dict)
+            seeds = state_dict["seeds"]
+            self._reset_arguments.seeds = None if seeds is None else list(seeds)
+            self.running[:] = [bool(inside) for inside in restored]
+        if None in restored:
+            self.running[:] = [False] * len(self.running)
+        self.was_reset = None not in restored
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is bound to columns of this process."""

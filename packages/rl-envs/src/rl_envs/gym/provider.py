@@ -21,6 +21,12 @@ class GymProvider:
 
         return GymEnv(id, **kwargs)
 
+    def publish(self, id: str, make: Any, **kwargs: Any) -> None:
+        """Register an environment of ours with gymnasium; see :func:`rl_envs.register_gym`."""
+        from rl_envs.gym.publish import register_gym
+
+        register_gym(id, make, **kwargs)
+
     def ids(self) -> list[str]:
         """Every id that is registered with gymnasium."""
         from rl_envs.gym.making import all_ids

@@ -10,7 +10,7 @@ import numpy as np
 from rl_core import Columns, RowProgram
 from rl_envs.gym.library import gymnasium
 from rl_envs.gym.rows import action_reader, bind_parts, check_rows, item_rows, observation_writer
-from rl_envs.gym.single import check_reward, not_running
+from rl_envs.gym.single import bind_replay, check_reward, not_running
 
 if TYPE_CHECKING:
     from rl_envs.gym.env import GymWrapper
@@ -30,12 +30,14 @@ def serial_program(sim: GymWrapper, columns: Columns) -> RowProgram:
     writers = [_writer(sim, columns, index, parts[index]) for index in range(len(envs))]
     read = batch_reader(sim, columns, len(envs))
     reward, terminated, truncated = (item_rows(columns[name]) for name in ("reward", "terminated", "truncated"))
+    replay, seen, record = bind_replay(sim, columns)
     running, name, one_row = sim.running, sim.name, columns.n_steps == 1
     fresh, unseen, to_number = True, True, None
 
     def step(t: int) -> None:
         nonlocal fresh, to_number
         after = t + 1
+        record(t)
         for index, action in enumerate(read(t)):
             if not running[index]:
                 if not one_row or not sim.was_reset:
@@ -43,6 +45,7 @@ def serial_program(sim: GymWrapper, columns: Columns) -> RowProgram:
                 reward[t, index] = 0.0  # the other rows of this column still hold the end of the episode
                 continue
             observation, gain, ended, cut, _ = steppers[index](action)
+            seen[index] = observation
             if fresh:
                 check_rows(name, parts[index], observation)
                 to_number = to_number or check_reward(name, gain)
@@ -52,6 +55,7 @@ def serial_program(sim: GymWrapper, columns: Columns) -> RowProgram:
             truncated[after, index] = cut
             if ended or cut:
                 running[index] = False
+                replay.end(index)
         fresh = False
 
     def reset(t: int, mask: np.ndarray | None) -> None:
@@ -59,7 +63,9 @@ def serial_program(sim: GymWrapper, columns: Columns) -> RowProgram:
         chosen = range(len(envs)) if mask is None else np.flatnonzero(mask).tolist()
         seeds, options = sim.next_seeds(chosen), sim.next_options()
         for index in chosen:
+            replay.begin(index, seeds[index], options)
             observation, _ = envs[index].reset(seed=seeds[index], options=options)
+            seen[index] = observation
             if unseen:
                 check_rows(name, parts[index], observation)
             writers[index](t, observation)

@@ -9,12 +9,13 @@ import numpy as np
 
 from rl_core import Columns, RowProgram
 from rl_core.errors import EnvError
+from rl_envs.gym.replay import Replay
 from rl_envs.gym.rows import action_reader, bind_parts, check_rows, item_rows, observation_writer
 
 if TYPE_CHECKING:
     from rl_envs.gym.env import GymWrapper
 
-__all__ = ["check_reward", "not_running", "scalar_reward", "single_program"]
+__all__ = ["bind_replay", "check_reward", "not_running", "scalar_reward", "single_program"]
 
 
 def single_program(sim: GymWrapper, columns: Columns) -> RowProgram:
@@ -25,13 +26,16 @@ def single_program(sim: GymWrapper, columns: Columns) -> RowProgram:
     write = _with_pixels(sim, columns, observation_writer(parts))
     reward, terminated, truncated = (item_rows(columns[name]) for name in ("reward", "terminated", "truncated"))
     running, name = sim.running, sim.name
+    replay, seen, record = bind_replay(sim, columns)
     fresh, unseen, to_number = True, True, None
 
     def step(t: int) -> None:
         nonlocal fresh, to_number
         if not running[0]:
             raise not_running(sim)
+        record(t)
         observation, gain, ended, cut, _ = step_env(read(t))
+        seen[0] = observation
         if fresh:
             check_rows(name, parts, observation)
             to_number = check_reward(name, gain)
@@ -42,12 +46,16 @@ def single_program(sim: GymWrapper, columns: Columns) -> RowProgram:
         truncated[t + 1] = cut
         if ended or cut:
             running[0] = False
+            replay.end(0)
 
     def reset(t: int, mask: np.ndarray | None) -> None:
         nonlocal unseen
         if mask is not None and not mask.any():
             return
-        observation, _ = reset_env(seed=sim.next_seeds()[0], options=sim.next_options())
+        seed, options = sim.next_seeds()[0], sim.next_options()
+        replay.begin(0, seed, options)
+        observation, _ = reset_env(seed=seed, options=options)
+        seen[0] = observation
         if unseen:
             check_rows(name, parts, observation)
             unseen = False
@@ -55,6 +63,13 @@ def single_program(sim: GymWrapper, columns: Columns) -> RowProgram:
         running[0] = True
 
     return RowProgram(step, reset)
+
+
+def bind_replay(sim: GymWrapper, columns: Columns) -> tuple[Replay, list[Any], Callable[[int], None]]:
+    """The record of the present episodes, the last observations in it, and what adds an action row to it."""
+    replay = sim.replay
+    assert replay is not None
+    return replay, replay.seen, replay.recorder([columns[leaf.key] for leaf in sim.action_leaves])
 
 
 def _with_pixels(sim: GymWrapper, columns: Columns, write: Callable[[int, Any], None]) -> Callable[[int, Any], None]:

@@ -48,8 +48,8 @@ def spec_to_space(spec: TensorSpec) -> Any:
     Example:
         >>> spec_to_space(Categorical(4, start=2))
         Discrete(4, start=2)
-        >>> spec_to_space(Composite(x=Bounded(low=-1, high=1, shape=(2,)), n=OneHot(3)))
-        Dict('x': Box(-1.0, 1.0, (2,), float32), 'n': Discrete(3))
+        >>> spec_to_space(Composite(n=OneHot(3), x=Bounded(low=-1, high=1, shape=(2,))))
+        Dict('n': Discrete(3), 'x': Box(-1.0, 1.0, (2,), float32))
     """
     raise SpecError(
         f"no gymnasium space is known for {type(spec).__name__}; say which one: rl_envs.spec_to_space.register("
@@ -67,7 +67,7 @@ def _bounded(spec: Bounded) -> Any:
 def _unbounded(spec: Unbounded) -> Any:
     dtype = numpy_dtype(spec)
     if dtype == np.bool_:
-        return gymnasium.spaces.Box(False, True, tuple(spec.shape), dtype)
+        return _flags(spec)
     if np.issubdtype(dtype, np.floating):
         return gymnasium.spaces.Box(-np.inf, np.inf, tuple(spec.shape), dtype)
     limits = np.iinfo(dtype)
@@ -79,7 +79,12 @@ def _binary(spec: Binary) -> Any:
     """``MultiBinary`` is int8 and has dimensions; anything else is a Box of zeros and ones."""
     dtype = numpy_dtype(spec)
     if dtype == np.int8 and spec.ndim:
-        return gymnasium.spaces.MultiBinary(tuple(spec.shape))
+        return gymnasium.spaces.MultiBinary(tuple(spec.shape) if spec.ndim > 1 else spec.n)
+    return _flags(spec)
+
+
+def _flags(spec: TensorSpec) -> Any:
+    dtype = numpy_dtype(spec)
     return gymnasium.spaces.Box(np.zeros(spec.shape, dtype), np.ones(spec.shape, dtype), dtype=dtype)
 
 

@@ -91,7 +91,7 @@ class InitTracker(Transform):
         numbers = number_rows(arrays[0])
 
         def step_number(t: int) -> None:
-            numbers[t + 1] = False  # type: ignore[index]
+            numbers[t + 1] = False
 
         def step(t: int) -> None:
             for array in arrays:

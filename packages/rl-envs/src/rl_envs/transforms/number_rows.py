@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 __all__ = ["number_rows"]
 
 
-def number_rows(array: np.ndarray) -> memoryview | None:
+def number_rows(array: np.ndarray) -> Any:
     """A memoryview ``[T]`` of rows that hold one number each, or None where they hold more.
 
     Reading or writing one element costs a third of what numpy takes, with the same conversions and roundings.

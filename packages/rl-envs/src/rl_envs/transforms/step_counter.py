@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -197,9 +198,7 @@ class StepCounter(Transform):
         return RowProgram(step, reset)
 
 
-def _scalar_step(
-    count: memoryview, flag: memoryview | None, max_steps: int | None, owns_flag: bool
-) -> Callable[[int], None]:
+def _scalar_step(count: Any, flag: Any, max_steps: int | None, owns_flag: bool) -> Callable[[int], None]:
     if flag is None or max_steps is None:
 
         def only_count(t: int) -> None:
