@@ -13,7 +13,9 @@ import nox
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))
 
+from compat import run_matrix
 from environments import DISTRIBUTIONS, ROOT, bin_of, isolated, peers, suite, third_party, wheels
+from floors import minimum as minimum_env
 
 nox.needs_version = ">=2024.4.15"
 nox.options.default_venv_backend = "none"
@@ -105,3 +107,29 @@ def build_wheels(session: nox.Session) -> None:
     for wheel in wheels(session).values():
         shutil.copy2(wheel, target)
         session.log(f"dist/{wheel.name}")
+
+
+@nox.session
+def compat(session: nox.Session) -> None:
+    """Test a new core with released plugins, released cores with new ones: `nox -s compat -- rl-envs --last 2`."""
+    run_matrix(session, TEST_ENV)
+
+
+@nox.session
+def minimum(session: nox.Session) -> None:
+    """Run every package's tests with each dependency at its declared floor."""
+    folders = [f"packages/{dist}/tests" for dist in DISTRIBUTIONS]
+    _pytest(session, minimum_env(session), folders, DISTRIBUTIONS)
+
+
+@nox.session
+def api(session: nox.Session) -> None:
+    """Fail where a public name or signature lost something within a major; `-- --update` writes packages/*/api.txt."""
+    session.run(bin_of(suite(session)), "tools/api.py", *session.posargs, env={"PYTHONPATH": ""})
+
+
+@nox.session
+def release(session: nox.Session) -> None:
+    """Commit and tag a release, upload nothing: `nox -s release -- rl-core 0.9.0 --dry-run`."""
+    python = bin_of(suite(session))
+    session.run(sys.executable, "tools/release.py", "--python", python, *session.posargs, env={"PYTHONPATH": ""})

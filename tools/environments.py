@@ -25,7 +25,24 @@ import nox
 
 from closure import closure, link, wheel_requirements
 
-__all__ = ["DISTRIBUTIONS", "ROOT", "bin_of", "isolated", "peers", "suite", "third_party", "wheels"]
+__all__ = [
+    "DISTRIBUTIONS",
+    "HOME",
+    "PACKAGES",
+    "ROOT",
+    "bin_of",
+    "digest",
+    "install",
+    "isolated",
+    "peers",
+    "read_stamp",
+    "site_packages",
+    "suite",
+    "thin_env",
+    "third_party",
+    "wheels",
+    "write_stamp",
+]
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".nox"
@@ -53,12 +70,12 @@ def suite(session: nox.Session) -> Path:
     """Every package of the repository, installed from its wheel over the whole third-party environment."""
     base, built = third_party(session), wheels(session)
     env = HOME / "suite"
-    stamp = _digest([_read_stamp(base), *(_read_stamp(wheel.parent) for wheel in built.values())])
-    if _read_stamp(env) != stamp:
-        _thin_env(session, env)
-        _site_packages(env).joinpath("_third_party.pth").write_text(f"{_site_packages(base)}\n", encoding="utf-8")
-        _install(session, base, env, built.values())
-        _write_stamp(env, stamp)
+    stamp = digest([read_stamp(base), *(read_stamp(wheel.parent) for wheel in built.values())])
+    if read_stamp(env) != stamp:
+        thin_env(session, env)
+        site_packages(env).joinpath("_third_party.pth").write_text(f"{site_packages(base)}\n", encoding="utf-8")
+        install(session, base, env, built.values())
+        write_stamp(env, stamp)
     return env
 
 
@@ -70,15 +87,15 @@ def isolated(session: nox.Session, dist: str) -> Path:
     base, built = third_party(session), wheels(session)
     env = HOME / f"only-{dist}"
     ours = {name: wheel_requirements(path) for name, path in built.items()}
-    wanted = closure(dist, {"test"}, ours, _site_packages(base))
+    wanted = closure(dist, {"test"}, ours, site_packages(base))
     mine = [built[name] for name in sorted(wanted & ours.keys())]
-    stamp = _digest([_read_stamp(base), *sorted(wanted), *(_read_stamp(wheel.parent) for wheel in mine)])
-    if _read_stamp(env) != stamp:
-        _thin_env(session, env)
+    stamp = digest([read_stamp(base), *sorted(wanted), *(read_stamp(wheel.parent) for wheel in mine)])
+    if read_stamp(env) != stamp:
+        thin_env(session, env)
         for name in sorted(wanted - ours.keys()):
-            link(name, _site_packages(base), _site_packages(env))
-        _install(session, base, env, mine)
-        _write_stamp(env, stamp)
+            link(name, site_packages(base), site_packages(env))
+        install(session, base, env, mine)
+        write_stamp(env, stamp)
     return env
 
 
@@ -88,14 +105,14 @@ def wheels(session: nox.Session) -> dict[str, Path]:
     built = {}
     for dist in DISTRIBUTIONS:
         folder = HOME / "wheels" / dist
-        stamp = _digest([sys.version, *_source_lines(PACKAGES / dist)])
-        if _read_stamp(folder) != stamp:
+        stamp = digest([sys.version, *_source_lines(PACKAGES / dist)])
+        if read_stamp(folder) != stamp:
             shutil.rmtree(folder, ignore_errors=True)
             session.run(
                 *(python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"),
                 *("--wheel-dir", str(folder), str(PACKAGES / dist)),
             )
-            _write_stamp(folder, stamp)
+            write_stamp(folder, stamp)
         built[dist] = next(folder.glob("*.whl"))
     return built
 
@@ -103,15 +120,15 @@ def wheels(session: nox.Session) -> dict[str, Path]:
 def _from_requirements(session: nox.Session, env: Path, requirements: Path) -> Path:
     """An environment of a requirements file: first its torch line alone, then the whole file."""
     text = requirements.read_text(encoding="utf-8")
-    stamp = _digest([sys.version, text])
-    if _read_stamp(env) != stamp:
+    stamp = digest([sys.version, text])
+    if read_stamp(env) != stamp:
         session.log(f"making {env.relative_to(ROOT)} from {requirements.relative_to(ROOT)}: once, a few minutes")
         _virtualenv(session, env)
         pip = (bin_of(env), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
         torch = next(line for line in text.splitlines() if line.startswith("torch=="))
         session.run(*pip, torch)
         session.run(*pip, "-r", str(requirements))
-        _write_stamp(env, stamp)
+        write_stamp(env, stamp)
     return env
 
 
@@ -121,11 +138,12 @@ def _virtualenv(session: nox.Session, env: Path, *options: str) -> None:
     session.run(sys.executable, "-m", "virtualenv", "--quiet", "--no-periodic-update", *options, str(env))
 
 
-def _thin_env(session: nox.Session, env: Path) -> None:
+def thin_env(session: nox.Session, env: Path) -> None:
+    """An empty environment, without pip."""
     _virtualenv(session, env, "--without-pip")
 
 
-def _install(session: nox.Session, base: Path, env: Path, wheel_files: Iterable[Path]) -> None:
+def install(session: nox.Session, base: Path, env: Path, wheel_files: Iterable[Path]) -> None:
     """Install wheels into a thin environment, with the third-party environment's pip and nothing from an index."""
     session.run(
         *(bin_of(base), "-m", "pip", "--python", bin_of(env), "install", "--quiet", "--disable-pip-version-check"),
@@ -133,7 +151,8 @@ def _install(session: nox.Session, base: Path, env: Path, wheel_files: Iterable[
     )
 
 
-def _site_packages(env: Path) -> Path:
+def site_packages(env: Path) -> Path:
+    """Where an environment's packages are."""
     if os.name == "nt":
         return env / "Lib" / "site-packages"
     return env / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
@@ -149,14 +168,17 @@ def _source_lines(package: Path) -> list[str]:
     return [f"{path.relative_to(package)} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in files]
 
 
-def _digest(parts: Iterable[str]) -> str:
+def digest(parts: Iterable[str]) -> str:
+    """The hash of what a folder is made from, its stamp."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _read_stamp(folder: Path) -> str:
+def read_stamp(folder: Path) -> str:
+    """The stamp that a folder was left with; "" where its making was not finished."""
     stamp = folder / "stamp"
     return stamp.read_text(encoding="utf-8") if stamp.is_file() else ""
 
 
-def _write_stamp(folder: Path, stamp: str) -> None:
+def write_stamp(folder: Path, stamp: str) -> None:
+    """Mark a folder as made."""
     folder.joinpath("stamp").write_text(stamp, encoding="utf-8")
