@@ -188,7 +188,7 @@ def test_one_row_of_three_is_reset_in_the_middle_and_the_others_go_on(mode):
     td.set("_reset", torch.tensor([[False], [True], [False]]))
     before = td["observation"].clone()
     td = env.reset(td)
-    assert "_reset" not in td.keys()
+    assert "_reset" not in td
     assert torch.equal(td["observation"][[0, 2]], before[[0, 2]]) and (td["observation"][1].abs() <= 0.05).all()
     for action in actions[4:]:
         td, other = env.step(td.set("action", action)), twin.step(other.set("action", action))
@@ -310,5 +310,5 @@ def test_masked_joint_choices_are_never_taken(nvec):
 def test_an_index_is_not_taken_for_a_one_hot_action():
     env = GymEnv("CartPole-v1")
     for index in (0, 1):
-        with pytest.raises((EnvError, ValueError), match="one-hot|shape"):
+        with pytest.raises((EnvError, ValueError), match=r"one-hot|shape"):
             env.step(env.reset().set("action", torch.tensor(index)))

@@ -62,7 +62,7 @@ def test_a_loaded_environment_can_be_saved_again():
     td = env.reset()
     _, td = drive(env, td, 13)
     second.load_state_dict(env.state_dict())
-    expected, td = drive(second, td, 9)
+    _expected, td = drive(second, td, 9)
     third.load_state_dict(second.state_dict())
     assert torch.equal(drive(third, td.clone(), 30)[0]["observation"], drive(second, td.clone(), 30)[0]["observation"])
 
@@ -191,7 +191,7 @@ def test_what_was_recorded_is_forgotten_with_the_episode():
 def test_a_state_of_another_number_of_environments_is_refused():
     env = GymEnv("CartPole-v1", num_envs=2)
     env.reset()
-    with pytest.raises(CheckpointError, match="2 environments.*made of 3.*num_envs=2"):
+    with pytest.raises(CheckpointError, match=r"2 environments.*made of 3.*num_envs=2"):
         GymEnv("CartPole-v1", num_envs=3).load_state_dict(env.state_dict())
 
 

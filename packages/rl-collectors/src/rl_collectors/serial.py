@@ -276,13 +276,18 @@ class Collector(BaseCollector):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take a :meth:`state_dict` back."""
+        """Take a :meth:`state_dict` back.
+
+        Where the environment cannot go on with the episodes that were under way, new ones start.
+        """
         self.frames, self.iteration = int(state_dict["frames"]), int(state_dict["iteration"])
         self.policy_version = int(state_dict["policy_version"])
-        self.env.load_state_dict(state_dict["env"])
+        restored = self.env.load_state_dict(state_dict["env"])
         self._runner.load_state_dict(state_dict["runner"])
         if self._trajectories is not None:
             self._trajectories.load_state_dict(state_dict["trajectories"])
+        if self.iteration and not restored:
+            self.reset()
         if isinstance(self.policy, nn.Module) and "policy" in state_dict:
             self.policy.load_state_dict(state_dict["policy"])
 

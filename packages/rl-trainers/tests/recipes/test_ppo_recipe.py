@@ -112,8 +112,8 @@ def test_a_stopped_and_resumed_run_equals_one_that_never_stopped(tmp_path):
             if run.updates == 2:
                 os.kill(os.getpid(), signal.SIGINT)
 
-    options = ["--frames", 512, *SMALL, "--checkpoint-every", 256, "--eval-every", 128, "--run-dir", tmp_path]
-    assert train(*options, "--name", "straight") == 0
+    options = ["--frames", 512, *SMALL, "--eval-every", 128, "--run-dir", tmp_path]
+    assert train(*options, "--checkpoint-every", 512, "--name", "straight") == 0
     with registry.isolated():
         hooks.load().register(Stop())
         assert train(*options, "--name", "stopped") == 130

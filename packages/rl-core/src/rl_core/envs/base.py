@@ -368,11 +368,17 @@ class EnvBase(EnvSpecs):
         return self.train(False)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps; plain environments keep nothing."""
+        """What a checkpoint keeps, as tensors, numbers and texts; plain environments keep nothing."""
         return {}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take a :meth:`state_dict` back."""
+    def load_state_dict(self, state_dict: dict[str, Any]) -> bool:
+        """Take a :meth:`state_dict` back.
+
+        Returns:
+            whether the episodes under way go on where the state was saved; where they do not, a reset is due. True of
+            stateless environments, whose state is in the data.
+        """
+        return not self.batch_locked
 
     def close(self, *, raise_if_closed: bool = False) -> None:
         """Release the simulator; closing twice is harmless."""

@@ -75,6 +75,13 @@ class CountingEnv(EnvBase):
     def _set_seed(self, seed: int) -> None:
         torch.manual_seed(seed)
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count.clone()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> bool:
+        self.count = state_dict["count"].clone()
+        return True
+
 
 class ArrayCountingEnv(ArrayEnv):
     """The same environment on numpy rows."""
@@ -108,6 +115,13 @@ class ArrayCountingEnv(ArrayEnv):
 
     def _set_seed(self, seed: int) -> None:
         torch.manual_seed(seed)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": torch.from_numpy(self.count.copy())}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> bool:
+        self.count = state_dict["count"].numpy().copy()
+        return True
 
 
 class GroupCountingEnv(EnvBase):

@@ -185,10 +185,10 @@ class TransformedEnv(EnvBase):
         """The transforms' states and those of the environment underneath."""
         return {"transform": dict(self.transform.state_dict()), "base": self.base.state_dict()}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take a :meth:`state_dict` back."""
+    def load_state_dict(self, state_dict: dict[str, Any]) -> bool:
+        """Take a :meth:`state_dict` back; True where the environment underneath goes on with its episodes."""
         self.transform.load_state_dict(state_dict["transform"])
-        self.base.load_state_dict(state_dict["base"])
+        return self.base.load_state_dict(state_dict["base"])
 
     def close(self, *, raise_if_closed: bool = False) -> None:
         """Close the environment underneath."""

@@ -203,10 +203,12 @@ class GymWrapper(ArrayEnv):
         seeds = self._reset_arguments.seeds
         return {**self.replay.state_dict(), "seeds": None if seeds is None else list(seeds)}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> bool:
         """Go on where a :meth:`state_dict` was made: the episodes are repeated from their first step.
 
-        Where that does not lead back (see :mod:`rl_envs.gym.replay`; an empty state), the next step asks for a reset.
+        Returns:
+            whether that led back; where it did not (see :mod:`rl_envs.gym.replay`; an empty state), the next step asks
+            for a reset.
 
         Raises:
             CheckpointError: the state is one of another number of environments.
@@ -220,6 +222,7 @@ class GymWrapper(ArrayEnv):
         if None in restored:
             self.running[:] = [False] * len(self.running)
         self.was_reset = None not in restored
+        return self.was_reset
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is bound to columns of this process."""

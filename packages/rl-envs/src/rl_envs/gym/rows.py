@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,7 +103,11 @@ def observation_writer(parts: Sequence[Part]) -> Callable[[int, Any], None]:
 
 
 def action_reader(
-    space: Any, leaves: Sequence[Leaf], columns: Columns, index: int | None = None, batched: bool = False
+    space: Any,
+    leaves: Sequence[Leaf],
+    columns: Columns | Mapping[Any, np.ndarray],
+    index: int | None = None,
+    batched: bool = False,
 ) -> Callable[[int], Any]:
     """``read(t)`` gives the native action of row t: numbers, arrays, dicts and tuples as the space has them."""
     by_path = {leaf.path: leaf for leaf in leaves}

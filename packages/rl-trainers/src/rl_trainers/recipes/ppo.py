@@ -83,7 +83,7 @@ class PPO:
     eval_episodes: int = 20
     """Episodes of an evaluation."""
     checkpoint_every: int = 0
-    """Frames between two checkpoints; 0 writes five in the run. Episodes under way end there (see ``--resume``)."""
+    """Frames between two checkpoints; 0 writes five in the run."""
     check_finite: bool = True
     """Stop with an error that names the entry when an observation or reward is NaN or infinite."""
     run_dir: str = "runs"
@@ -134,7 +134,7 @@ class PPO:
 
     def _run(self, folder: Path, stack: ExitStack) -> dict[str, float]:
         seed_everything(self.seed)
-        eval_seed, video_seed = spawn_seeds(self.seed, 2)
+        train_seed, eval_seed, video_seed = spawn_seeds(self.seed, 3)
 
         # Environments. RewardSum and StepCounter write the return and length so far, for the learning curve.
         env = registry.envs.make(self.env, num_envs=self.num_envs, **_env_options(self.env))
@@ -189,12 +189,6 @@ class PPO:
             rng=GlobalRNGState(),
         )
 
-        def new_episodes(run: TrainingRun) -> None:
-            # A simulator's state cannot be saved, so a resumed run begins new episodes, with seeds that follow from the
-            # frame; a run that goes on does the same after each checkpoint, and so the two stay equal.
-            collector.set_seed(spawn_seeds(self.seed, 1, key=(run.frames,))[0])
-            collector.reset()
-
         run = TrainingRun(
             config=self,
             total_frames=self.frames,
@@ -202,14 +196,14 @@ class PPO:
             checkpoint=checkpoint,
             checkpoint_path=folder / "checkpoint",
             checkpoint_every=self.checkpoint_every or max(1, self.frames // 5),
-            after_checkpoint=new_episodes,
             resume_command=f"rl train ppo --resume {folder}",
             progress=self._progress if self.progress else None,
         )
         if self.resume:
             checkpoint.load(folder / "checkpoint")
             csv.drop_after(run.frames)
-        new_episodes(run)
+        else:
+            collector.set_seed(train_seed)
 
         # The algorithm.
         eval_every = self.eval_every or max(1, self.frames // 10)
