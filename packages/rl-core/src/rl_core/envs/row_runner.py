@@ -147,6 +147,8 @@ class RowRunner:
         ]
         if self.env.end_groups[0].prefix:
             raise EnvError(f"{type(self.env).__name__} has no end flags at the root; environments on columns need them")
+        if len(groups) == 1 and groups[0][0].shape[1:] == (1,):
+            return _single_end(*groups[0])
         root = groups[0][0]
         logical_or, copyto, count, batch = np.logical_or, np.copyto, np.count_nonzero, tuple(self.batch_size)
 
@@ -304,3 +306,18 @@ def _stack(values: list[Any], dim: int) -> Any:
     if isinstance(values[0], TensorDict):
         return LazyStackedTensorDict.maybe_dense_stack(values, dim)
     return NonTensorStack(*values, stack_dim=dim)
+
+
+def _single_end(
+    done: np.ndarray, terminated: np.ndarray, truncated: np.ndarray | None
+) -> Callable[[int], np.ndarray | None]:
+    """``end(t)`` of one environment: its flags as plain booleans, which cost a third of numpy's."""
+    yes = np.ones((), dtype=bool)
+    columns: list[Any] = [flag[:, 0] for flag in (done, terminated, terminated if truncated is None else truncated)]
+    over, over_by_itself, cut = (memoryview(column) for column in columns)
+
+    def end(t: int) -> np.ndarray | None:
+        over[t] = ended = over_by_itself[t] or cut[t]
+        return yes if ended else None
+
+    return end

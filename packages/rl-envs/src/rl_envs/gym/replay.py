@@ -39,13 +39,8 @@ class Replay:
     def __init__(
         self, envs: Sequence[Any], space: Any, actions: Sequence[Leaf], observations: Sequence[Leaf], batched: bool
     ) -> None:
-        self.envs, self.space, self.actions, self.observations, self.batched = (
-            envs,
-            space,
-            actions,
-            observations,
-            batched,
-        )
+        self.envs, self.space, self.batched = envs, space, batched
+        self.actions, self.observations = actions, observations
         count = len(envs)
         self.rows: list[list[Any]] = []  # action leaves of each step, oldest first
         self.dropped = 0  # steps that were taken before the first row
