@@ -4,7 +4,7 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from rl_core import ContainerRunner, RowRunner, checked_mode
-from rl_core.errors import SpecError
+from rl_core.errors import PolicyError, SpecError
 from rl_core.testing import ArrayCountingEnv, CountingEnv
 
 
@@ -84,6 +84,23 @@ def _policy(function):
     from rl_core import wrap_policy
 
     return wrap_policy(function, ArrayCountingEnv())
+
+
+@pytest.mark.parametrize("kind", [ArrayCountingEnv, CountingEnv])
+def test_an_action_is_never_broadcast_into_its_place(kind):
+    with pytest.raises(PolicyError, match=r"'action' of shape \(2, 2\); its spec says \(2, 1\)"):
+        kind(batch_size=[2]).rollout(3, lambda observation: observation.expand(2, 2))
+
+
+def test_a_rollout_lives_on_the_environments_device():
+    env = ArrayCountingEnv()
+    env.device = torch.device("cpu")
+    assert env.rollout(2).device == torch.device("cpu")
+
+
+def test_checked_mode_names_the_entry():
+    with checked_mode(), pytest.raises(SpecError, match="the action 'action' is not in its spec"):
+        CountingEnv().step(CountingEnv().reset().set("action", torch.full((1,), 7.0)))
 
 
 def test_state_goes_on_in_another_runner():

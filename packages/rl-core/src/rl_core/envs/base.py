@@ -19,7 +19,7 @@ from rl_core.envs.env_specs import EnvSpecs, leaf_specs
 from rl_core.envs.partial_reset import merge_reset, pop_reset_keys, reset_request, reset_rows
 from rl_core.envs.self_reset import SelfResets
 from rl_core.envs.step_mdp import advance
-from rl_core.envs.validation import validate_output
+from rl_core.envs.validation import check_action_shape, check_member, validate_output
 from rl_core.errors import EnvError, PolicyError
 from rl_core.keys import Key, as_path
 from rl_core.training.seeding import seed_generator
@@ -207,8 +207,10 @@ class EnvBase(EnvSpecs):
                     f"{', '.join(sorted(map(str, tensordict.keys()))) or 'nothing'}. The policy writes it "
                     f"(out_keys=[{key!r}]), or env.rand_action(td) does"
                 )
+            if self.batch_locked and isinstance(action, Tensor) and -1 not in spec.shape:
+                check_action_shape(key, action, spec.shape, "the policy")
             if self.run_type_checks or checks_enabled():
-                spec.assert_is_in(action)
+                check_member("action", key, spec, action)
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The root of the next step; unlike the free function it keeps the action and policy extras."""

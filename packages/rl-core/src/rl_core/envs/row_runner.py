@@ -18,6 +18,7 @@ from rl_core.envs.array_env import allocate
 from rl_core.envs.base import EnvBase
 from rl_core.envs.columns import Endings, nest, object_row
 from rl_core.envs.env_specs import leaf_specs
+from rl_core.envs.validation import check_action_shape, check_member
 from rl_core.errors import EnvError, PolicyError
 from rl_core.keys import Key, as_path, flat_name, join
 from rl_core.policy import RowPolicy, row_policy
@@ -214,7 +215,14 @@ class RowRunner:
             elif path[-1] != "_" and key not in self.columns:
                 extras.append((place, self.extras.setdefault(key, [])))
 
+        checked = False
+
         def store(t: int, outputs: Sequence[Tensor]) -> None:
+            nonlocal checked
+            if not checked:
+                for place, array in actions:
+                    check_action_shape(out_keys[place], outputs[place], array.shape[1:], type(self.policy).__name__)
+                checked = True
             for place, array in actions:
                 value = outputs[place]
                 array[t] = (value.detach() if value.requires_grad else value).numpy()
@@ -262,15 +270,15 @@ class RowRunner:
     def _check(self, taken: int) -> None:
         """Checked mode: every value of the batch against its spec."""
         env = self.env
-        for full, offset in (
-            (env.full_action_spec, 0),
-            (env.full_reward_spec, 0),
-            (env.observation_spec, 1),
+        for what, full, offset in (
+            ("action", env.full_action_spec, 0),
+            ("reward", env.full_reward_spec, 0),
+            ("observation", env.observation_spec, 1),
         ):
             for key, spec in leaf_specs(full).items():
                 if key in self.columns.tensors:
                     for t in range(taken):
-                        spec.assert_is_in(self.columns.tensors[key][t + offset])
+                        check_member(what, key, spec, self.columns.tensors[key][t + offset])
 
     def _read(self, taken: int) -> TensorDictBase:
         columns, batch = self.columns, self.batch_size
@@ -292,8 +300,8 @@ class RowRunner:
                 else:
                     root[key] = stacked
         size = torch.Size([*batch, taken])
-        result = nest(root, size)
-        result.set("next", nest(nxt, size))
+        result = nest(root, size, self.env.device)
+        result.set("next", nest(nxt, size, self.env.device))
         result.names = [*([None] * len(batch)), "time"]
         return result
 

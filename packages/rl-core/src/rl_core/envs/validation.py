@@ -8,14 +8,38 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.utils import is_non_tensor
 
-from rl_core.errors import EnvError
+from rl_core.errors import EnvError, PolicyError, SpecError
 from rl_core.keys import Key
 from rl_core.specs import Composite, TensorSpec
 
 if TYPE_CHECKING:
     from rl_core.envs.base import EnvBase
 
-__all__ = ["leaf_complaint", "validate_output"]
+__all__ = ["check_action_shape", "check_member", "leaf_complaint", "validate_output"]
+
+
+def check_action_shape(key: Key, action: object, shape: tuple[int, ...], policy: str) -> None:
+    """Refuse an action that would be broadcast into its place.
+
+    Raises:
+        PolicyError: the shapes differ.
+    """
+    found = getattr(action, "shape", None)
+    if found is not None and tuple(found) != tuple(shape):
+        raise PolicyError(
+            f"{policy} wrote the action {key!r} of shape {tuple(found)}; its spec says {tuple(shape)}. A choice as a "
+            "number needs an environment made with categorical_action_encoding=True; a vector keeps its last dimension"
+        )
+
+
+def check_member(what: str, key: Key, spec: TensorSpec, value: object) -> None:
+    """Checked mode: one value against its spec.
+
+    Raises:
+        SpecError: naming the entry.
+    """
+    if not spec.is_in(value):
+        raise SpecError(f"the {what} {key!r} is not in its spec. {spec.explain(value)}")
 
 
 def leaf_complaint(key: Key, spec: TensorSpec, value: object, batch_locked: bool) -> str | None:
