@@ -3,7 +3,8 @@
 import pytest
 import torch
 from tensordict import TensorDict
-from tensordict.nn import InteractionType, interaction_type
+from tensordict.nn import InteractionType
+from tensordict.nn.probabilistic import interaction_type
 
 from rl_core.errors import EnvError, KeyMissingError
 from rl_trainers import evaluate

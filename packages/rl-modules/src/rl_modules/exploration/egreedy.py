@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from tensordict.nn import InteractionType as ExplorationType
-from tensordict.nn import interaction_type
+from tensordict.nn.probabilistic import interaction_type
 from torch import Tensor
 
 from rl_core.errors import PolicyError

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from tensordict.nn import InteractionType as ExplorationType
-from tensordict.nn import interaction_type
+from tensordict.nn.probabilistic import interaction_type
 from torch import Generator, Size, Tensor
 from torch.distributions import Distribution
 
