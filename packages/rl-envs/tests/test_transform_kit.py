@@ -35,6 +35,7 @@ class OurKit(TransformKit):
 
 class TestStepCounter(OurKit):
     offline = True
+    needs = ("step_count",)
 
     def make_transform(self):
         return StepCounter()
@@ -52,6 +53,7 @@ class TestStepCounterAsObservation(OurKit):
 
 class TestRewardSum(OurKit):
     offline = True
+    needs = ("reward", "episode_reward")
 
     def make_transform(self):
         return RewardSum()
@@ -94,6 +96,11 @@ class TestObservationNormBesideTheObservation(OurKit):
 
     def make_transform(self):
         return ObservationNorm(loc=1.5, scale=0.25, in_keys=["observation"], out_keys=["normal"])
+
+
+class TestObservationNormOfActions(OurKit):
+    def make_transform(self):
+        return ObservationNorm(loc=0.5, scale=2.0, in_keys=[], in_keys_inv=["action"], standard_normal=True)
 
 
 class TestRewardScaling(OurKit):

@@ -71,6 +71,34 @@ class EnvKit(Kit):
             if not env.batch_locked:
                 check_env_specs(env, tensordict=TensorDict({}, batch_size=[3], device=env.device))
 
+    def test_every_value_of_a_rollout_is_legal(self) -> None:
+        """Through resets, and up to the first end; a simulator that resets itself has lost its last observations."""
+        with self.seeded() as env:
+            size = start(env).batch_size
+            for on in (True, False):
+                data = env.rollout(self.steps, break_when_any_done=not on, tensordict=self._request(env))
+                where = "a rollout through resets" if on else "a rollout up to the first end"
+                full, found = torch.Size([*size, data.shape[-1]]), data.batch_size
+                assert found == full, f"{where} has batch size {tuple(found)}, not {tuple(full)} ([*B, T])"
+                assert data.names[-1] == "time", f"{where} names its last dimension {data.names[-1]!r}, not 'time'"
+                assert data.shape[-1] == self.steps or not on, f"{where} stopped after {data.shape[-1]} steps"
+                early = data.get(join("next", env.end_groups[0].done)).movedim(len(size), 0)[:-1]
+                assert on or not early.any(), f"{where} went on after an end"
+                self._check_values(env, data, where)
+
+    def _request(self, env: EnvBase) -> TensorDictBase | None:
+        """What a rollout starts from: an environment of any batch size gets three rows."""
+        return None if env.batch_locked else TensorDict({}, batch_size=[3], device=env.device)
+
+    def _check_values(self, env: EnvBase, data: TensorDictBase, where: str) -> None:
+        specs = [(key, env.observation_spec[key]) for key in env.observation_keys]
+        ahead = [(join("next", key), env.full_reward_spec[key]) for key in env.reward_keys]
+        ahead += [] if env.auto_reset else [(join("next", key), spec) for key, spec in specs]
+        for t, row in enumerate(data.unbind(data.ndim - 1)):
+            for key, spec in (*specs, *ahead):
+                value = row.get(key)
+                assert spec.is_in(value), f"{key!r} at step {t} of {where} is not in its spec. {spec.explain(value)}"
+
     def test_random_actions_are_legal(self) -> None:
         """In their spec one by one, and as a whole rollout."""
         with self.seeded() as env:
@@ -93,6 +121,15 @@ class EnvKit(Kit):
                     wanted = flags[1] if group.truncated is None else flags[1] | data.get(group.truncated)
                     assert torch.equal(flags[0], wanted), f"{group.done!r} is not terminated | truncated"
 
+    def test_nothing_has_ended_after_a_reset(self) -> None:
+        """In any group, unless the environment says that it may."""
+        with self.seeded() as env:
+            td = start(env)
+            for key in env.done_keys:
+                flag = td.get(key, None)
+                assert flag is not None, f"the reset wrote no {key!r}"
+                assert env.allow_done_after_reset or not flag.any(), f"{key!r} is set right after a reset"
+
     def test_rewards_exist_only_under_next(self) -> None:
         """A reward is the result of an action."""
         with self.seeded() as env:
@@ -100,6 +137,18 @@ class EnvKit(Kit):
             for key in set(env.reward_keys) - set(env.state_keys):
                 assert td.get(key, None) is None, f"the reset wrote the reward {key!r}"
                 assert env.rand_step(td).get(join("next", key), None) is not None, f"a step wrote no reward {key!r}"
+
+    def test_a_step_returns_what_it_was_given(self) -> None:
+        """The same TensorDict with its results under "next"; what stands at the root is left alone."""
+        with self.seeded() as env:
+            td = start(env)
+            td.update(draw_actions(env, 1, td.batch_size)[0])
+            before = td.clone()
+            stepped = env.step(td)
+            assert stepped is td, f"step returned another {type(stepped).__name__} than the one it was given"
+            assert_same(td, before, "the root after a step")
+            added = {str(key) for key, _ in td.items()} - {str(key) for key, _ in before.items()} - {"next"}
+            assert not added, f"a step wrote {sorted(added)} at the root; its results belong under 'next'"
 
     def test_a_rollout_is_the_same_as_its_steps(self) -> None:
         """With the same seed and actions, through every end; time is the last dimension."""
@@ -129,11 +178,38 @@ class EnvKit(Kit):
                     root = td.get(key)
                     assert torch.equal(root, before.get(key)), f"('next', {key!r}) and {key!r} share memory"
 
+    def test_the_last_observation_of_an_episode_stays_under_next(self) -> None:
+        """The reset that follows does not write over it, nor does a simulator put the next episode's first one there.
+
+        The second is seen where first observations are random.
+        """
+        with self.seeded() as env:
+            td, ends, told = start(env), 0, 0
+            for t, action in enumerate(draw_actions(env, self.steps, td.batch_size)):
+                stepped = env.step(td.update(action))
+                kept, rows = stepped.clone(), stepped.get(join("next", env.end_groups[0].done))
+                td = env.maybe_reset(env.step_mdp(stepped))
+                assert_same(stepped, kept, f"step {t} after the reset that followed")
+                ends += int(rows.any())
+                told += int(rows.any() and self._differs(env, stepped.get("next"), td, rows))
+            assert not self.random_start or told or not ends, (
+                "wherever an episode ends, the observation under 'next' is the first one of the next episode; write "
+                "the last one there, or construct the environment with auto_reset=True"
+            )
+
+    def _differs(self, env: EnvBase, last: TensorDictBase, first: TensorDictBase, rows: Tensor) -> bool:
+        """Whether an observation of the rows that ended is another than that of the same rows after the reset."""
+        ended = rows.reshape(*last.batch_size, -1).any(-1)
+        pairs = [(last.get(key), first.get(key)) for key in env.observation_keys]
+        return any(not isinstance(a, Tensor) or not torch.equal(a[ended], b[ended]) for a, b in pairs)
+
     # ---------------------------------------------------------------- resets
     def test_a_reset_of_one_row_leaves_the_others_alone(self) -> None:
         """Their values at once, and their simulators in the step that follows."""
         with self.seeded() as env, self.seeded() as twin:
-            td, other = start(env), start(twin)
+            td = start(env)
+            twin.set_seed(0)  # the generator may be one that both draw from
+            other = start(twin)
             if not td.batch_dims or td.batch_size[0] < 2:
                 return
             actions = draw_actions(env, 3, td.batch_size)
@@ -185,8 +261,11 @@ class EnvKit(Kit):
     def test_set_seed_returns_the_next_seed_of_the_chain(self) -> None:
         """Always the same one, and the seed itself where it is static."""
         with self.seeded() as env:
-            assert env.set_seed(7) == env.set_seed(7) != 7, "set_seed(7) must return the next seed of a fixed chain"
-            assert env.set_seed(7, static_seed=True) == 7
+            following, again, static = env.set_seed(7), env.set_seed(7), env.set_seed(7, static_seed=True)
+            assert isinstance(following, int) and following == again != 7, (
+                f"set_seed(7) must return the next seed of a fixed chain; it gave {following}, then {again}"
+            )
+            assert static == 7, f"set_seed(7, static_seed=True) must return 7, not {static}"
 
     # ---------------------------------------------------------------- life
     def test_closing_twice_is_harmless_and_a_closed_environment_says_so(self) -> None:

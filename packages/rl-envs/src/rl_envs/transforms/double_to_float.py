@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rl_core import Bounded, Columns, Composite, RowProgram, TensorSpec, Transform
 from rl_core.keys import Key, as_key, as_path
+from rl_envs.transforms.end_groups import specs_seen
 from rl_envs.transforms.numpy_rows import entry_program
 
 __all__ = ["DoubleToFloat"]
@@ -45,25 +46,27 @@ class DoubleToFloat(Transform):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         self._find_outward = in_keys is None
         self._find_inward = in_keys_inv is None
-        self._found = False
+        self._seen: int | None = None
 
     def set_container(self, owner: object) -> None:
         """Take an owner; its float64 entries are found at the first use."""
         super().set_container(owner)
-        self._found = False
+        self._seen = None
 
     def _find(self) -> None:
         """Name the float64 entries of the environment before this transform, where keys were left out."""
-        parent = self.parent
-        if self._found or parent is None:
+        seen = specs_seen(self)
+        if seen is None or seen == self._seen:
             return
+        parent = self.parent
+        assert parent is not None  # specs_seen says so
         if self._find_outward:
             self.in_keys = [*_doubles(parent.observation_spec), *_doubles(parent.full_reward_spec)]
             self.out_keys = list(self.in_keys)
         if self._find_inward:
             self.in_keys_inv = [*_doubles(parent.full_action_spec), *_doubles(parent.state_spec)]
             self.out_keys_inv = list(self.in_keys_inv)
-        self._found = True
+        self._seen = seen
 
     def _apply_transform(self, value: Tensor) -> Tensor:
         return value.to(torch.float32)
@@ -82,7 +85,7 @@ class DoubleToFloat(Transform):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Stored data: the named entries, or every float64 entry where none are named and there is no environment."""
         self._find()
-        if self._find_outward and not self._found:
+        if self._find_outward and self._seen is None:
             for key in list(tensordict.keys(True, True)):
                 value = tensordict.get(key)
                 if isinstance(value, Tensor) and value.dtype == torch.float64:
@@ -101,7 +104,6 @@ class DoubleToFloat(Transform):
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """float32 for float64."""
-        self._found = False
         return self._cast_out(observation_spec)
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
@@ -141,7 +143,7 @@ class DoubleToFloat(Transform):
             for key, out in zip(self.in_keys_inv, self.out_keys_inv, strict=True)
             if key in before and out in after
         ]
-        return entry_program(before, after, outward, inward)
+        return entry_program(self, before, after, outward, inward)
 
 
 def _assign(source: np.ndarray, target: np.ndarray) -> None:

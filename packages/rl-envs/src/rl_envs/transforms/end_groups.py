@@ -13,7 +13,7 @@ from rl_core import Composite, Transform
 from rl_core.errors import EnvError, KeyMissingError
 from rl_core.keys import END_NAMES, Key, as_key, as_path, parent_path
 
-__all__ = ["EndKeys", "ends_along_time", "governing_group", "groups_before", "groups_in", "time_dim"]
+__all__ = ["EndKeys", "ends_along_time", "governing_group", "groups_before", "groups_in", "specs_seen", "time_dim"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,15 @@ class EndKeys:
     prefix: tuple[str, ...]
     done: Key
     shape: torch.Size
+
+
+def specs_seen(transform: Transform) -> int | None:
+    """The version of the specs around a transform: what it found in them holds until this moves.
+
+    It moves when a transform is inserted ahead of it, too; None without an environment.
+    """
+    container = transform.container
+    return None if container is None else container.specs_version
 
 
 def groups_in(done_spec: Composite) -> list[EndKeys]:

@@ -75,7 +75,7 @@ class FiniteTensorDictCheck(Transform):
             steps[0] += 1
 
         def reset(t: int, mask: np.ndarray | None) -> None:
-            if mask is None:
+            if mask is None or mask.all():
                 steps[0] = 0
             rows = None if mask is None else torch.from_numpy(mask)
             for key, shift, array, suspicious in bound:

@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from rl_core import Categorical, Columns, Composite, RowProgram, Transform
 from rl_core.errors import EnvError
 from rl_core.keys import Key, join
-from rl_envs.transforms.end_groups import EndKeys, ends_along_time, groups_before
+from rl_envs.transforms.end_groups import EndKeys, ends_along_time, groups_before, specs_seen
 from rl_envs.transforms.number_rows import number_rows
 
 __all__ = ["InitTracker"]
@@ -37,21 +37,22 @@ class InitTracker(Transform):
         if not isinstance(init_key, str):
             raise ValueError(f"init_key is one name, which is used in every group of end flags; got {init_key!r}")
         self.init_key = init_key
-        self._groups: list[EndKeys] | None = None
+        self._groups: list[EndKeys] = []
+        self._seen: int | None = None
 
     def set_container(self, owner: object) -> None:
         """Take an owner; its end flags are read at the first use."""
         super().set_container(owner)
-        self._groups = None
+        self._groups, self._seen = [], None
 
     def _keys(self) -> list[tuple[Key, EndKeys]]:
-        if self._groups is None:
-            self._groups = groups_before(self)
+        seen = specs_seen(self)
+        if not self._groups or (seen is not None and seen != self._seen):
+            self._groups, self._seen = groups_before(self), seen
         return [(join(group.prefix, self.init_key) if group.prefix else self.init_key, group) for group in self._groups]
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """Adds the flag."""
-        self._groups = None
         for key, group in self._keys():
             if key in observation_spec:
                 raise EnvError(f"the environment already has {key!r}; give this InitTracker another init_key")

@@ -6,16 +6,33 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from rl_core import Columns, RowProgram
+from rl_core import Columns, RowProgram, Transform
+from rl_core.errors import KeyMissingError
 from rl_core.keys import Key
 
-__all__ = ["entry_program"]
+__all__ = ["entry_program", "entry_rows"]
 
 InPlace = Callable[[np.ndarray, np.ndarray], object]
 Bound = tuple[list[np.ndarray], list[np.ndarray], InPlace]
 
 
+def entry_rows(transform: Transform, columns: Columns, key: Key) -> np.ndarray:
+    """The rows of an entry that a transform names.
+
+    Raises:
+        KeyMissingError: there are none.
+    """
+    if key not in columns:
+        present = ", ".join(map(repr, columns.arrays)) or "nothing"
+        raise KeyMissingError(
+            f"{type(transform).__name__} needs {key!r}; the environment has {present}. Name the entry with "
+            "in_keys=[...]"
+        )
+    return columns[key]
+
+
 def entry_program(
+    transform: Transform,
     before: Columns,
     after: Columns,
     outward: Sequence[tuple[Key, Key, InPlace]],
@@ -24,6 +41,7 @@ def entry_program(
     """Bind ``function(source row, target row)`` to columns.
 
     Args:
+        transform: whose program it is, for the error where an entry is missing.
         before: the columns nearer to the simulator.
         after: the columns nearer to the policy.
         outward: ``(in key, out key, function)`` for observations and rewards.
@@ -32,9 +50,10 @@ def entry_program(
     carried: list[Bound] = []
     results: list[Bound] = []
     for key, out_key, function in outward:
-        sources, targets = list(before[key]), list(after[out_key])
-        if before[key].ndim == 1:  # rows of single numbers: keep them arrays
-            sources, targets = _cells(before[key]), _cells(after[out_key])
+        source = entry_rows(transform, before, key)
+        sources, targets = list(source), list(after[out_key])
+        if source.ndim == 1:  # rows of single numbers: keep them arrays
+            sources, targets = _cells(source), _cells(after[out_key])
         (carried if key in before.carried else results).append((sources, targets, function))
     actions = []
     for key, out_key, function in inward:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -9,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_core import Columns, Composite, RowProgram, Transform, Unbounded
+from rl_core import Bounded, Columns, Composite, RowProgram, Transform, Unbounded
 from rl_core.errors import EnvError, KeyMissingError
 from rl_core.keys import Key
 from rl_envs.transforms.number_rows import number_rows
-from rl_envs.transforms.numpy_rows import entry_program
+from rl_envs.transforms.numpy_rows import entry_program, entry_rows
 
 __all__ = ["ObservationNorm"]
 
@@ -61,6 +62,7 @@ class ObservationNorm(Transform):
         self.eps = 1e-6 if eps is None else eps
         self.register_buffer("loc", None if loc is None else torch.as_tensor(loc, dtype=_dtype_of(loc)))
         self.register_buffer("scale", None if scale is None else torch.as_tensor(scale, dtype=_dtype_of(scale)))
+        self._live: list[Any] = []  # what bound row programs read: loc and scale as arrays, and as numbers
 
     @property
     def initialized(self) -> bool:
@@ -74,14 +76,6 @@ class ObservationNorm(Transform):
                 "environment, or construct it with loc= and scale="
             )
         return self.loc, self.scale
-
-    def _affine(self) -> tuple[Tensor, Tensor]:
-        """``(factor, offset)`` with ``y = x * factor + offset``."""
-        loc, scale = self._statistics()
-        if not self.standard_normal:
-            return scale, loc
-        factor = 1.0 / scale.clamp_min(self.eps)
-        return factor, -loc * factor
 
     def _apply_transform(self, value: Tensor) -> Tensor:
         loc, scale = (self.to_device_of(number, value) for number in self._statistics())
@@ -147,6 +141,21 @@ class ObservationNorm(Transform):
             raise EnvError("init_stats measured statistics that are not finite; an observation is NaN or infinite")
         self.loc = mean if self.standard_normal else -mean / deviation
         self.scale = deviation if self.standard_normal else 1.0 / deviation
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Row programs that are bound already see the statistics of now."""
+        if self.loc is None or self.scale is None or self.loc.device.type != "cpu":
+            return
+        scale = self.scale.clamp_min(self.eps) if self.standard_normal else self.scale
+        single = self.loc.numel() == scale.numel() == 1
+        numbers = [number.item() if single else math.nan for number in (self.loc, scale)]
+        self._live[:] = [self.loc.numpy(), scale.numpy(), *numbers]
+
+    def _apply(self, *args: Any, **kwargs: Any) -> ObservationNorm:
+        super()._apply(*args, **kwargs)
+        self._refresh()
+        return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         for name in ("loc", "scale"):
@@ -155,6 +164,7 @@ class ObservationNorm(Transform):
             if saved is not None and (present is None or present.shape != saved.shape):
                 setattr(self, name, torch.empty_like(saved))
         super()._load_from_state_dict(state_dict, prefix, *args)
+        self._refresh()
 
     # ---------------------------------------------------------------- specs
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
@@ -166,8 +176,19 @@ class ObservationNorm(Transform):
         return _unbound(reward_spec, self.in_keys, self.out_keys)
 
     def transform_action_spec(self, action_spec: Composite) -> Composite:
-        """Unbounded where an action is among the inverse in keys."""
-        return _unbound(action_spec, self.in_keys_inv, self.out_keys_inv, drop=True)
+        """What the policy may write so that the inverse is legal: bounds are mapped as observations are."""
+        for key, out_key in zip(self.in_keys_inv, self.out_keys_inv, strict=True):
+            leaf = action_spec.get(key, None)
+            if leaf is None:
+                continue
+            if key != out_key:
+                action_spec.pop(key)
+            if isinstance(leaf, Bounded) and leaf.low.is_floating_point() and self.initialized:
+                ends = [self._apply_transform(bound.expand(leaf.shape)) for bound in (leaf.low, leaf.high)]
+                action_spec.set(out_key, leaf.replace(low=torch.minimum(*ends), high=torch.maximum(*ends)))
+            else:
+                action_spec.set(out_key, Unbounded(shape=leaf.shape, dtype=leaf.dtype, device=leaf.device))
+        return action_spec
 
     # ---------------------------------------------------------------- rows
     @property
@@ -177,58 +198,61 @@ class ObservationNorm(Transform):
 
     def row_program(self, before: Columns, after: Columns) -> RowProgram:
         """Two numpy calls per row."""
-        factor, offset = (number.numpy() for number in self._affine())
+        self._statistics()
+        self._refresh()
         pairs = list(zip(self.in_keys, self.out_keys, strict=True))
-        if len(pairs) == 1 and factor.size == offset.size == 1:
-            program = number_program(before, after, *pairs[0], float(factor.item()), float(offset.item()))
-            if program is not None:
-                return program
-        outward = [(key, out, affine_rows(factor, offset, after[out].dtype)) for key, out in pairs]
-        return entry_program(before, after, outward)
+        if len(pairs) == 1 and not math.isnan(self._live[2]):
+            key, out_key = pairs[0]
+            source, target = number_rows(entry_rows(self, before, key)), number_rows(after[out_key])
+            if source is not None and target is not None:
+                return _number_program(source, target, self._live, self.standard_normal, key in before.carried)
+        write = affine_rows(self._live, self.standard_normal)
+        return entry_program(self, before, after, [(key, out, write) for key, out in pairs])
 
 
-def affine_rows(factor: np.ndarray, offset: np.ndarray, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], None]:
-    """``function(source, target)`` that writes ``source * factor + offset``."""
-    factor, offset = factor.astype(dtype), offset.astype(dtype)
-    multiply, add = np.multiply, np.add
+def affine_rows(live: list[Any], standard_normal: bool) -> Callable[[np.ndarray, np.ndarray], None]:
+    """``function(source, target)``, in the order of operations that loses no digits where x is near loc."""
+    multiply, add, subtract, divide = np.multiply, np.add, np.subtract, np.divide
 
-    def write(source: np.ndarray, target: np.ndarray) -> None:
-        multiply(source, factor, target)
-        add(target, offset, target)
+    def standardise(source: np.ndarray, target: np.ndarray) -> None:
+        subtract(source, live[0], target)
+        divide(target, live[1], target)
 
-    return write
+    def scale(source: np.ndarray, target: np.ndarray) -> None:
+        multiply(source, live[1], target)
+        add(target, live[0], target)
+
+    return standardise if standard_normal else scale
 
 
-def number_program(
-    before: Columns, after: Columns, key: Key, out_key: Key, factor: float, offset: float
-) -> RowProgram | None:
-    """The map of rows that hold one number each, in plain Python; None where they hold more."""
-    source, target = number_rows(before[key]), number_rows(after[out_key])
-    if source is None or target is None:
-        return None
-    shift = int(key in before.carried)
+def _number_program(source: Any, target: Any, live: list[Any], standard_normal: bool, carried: bool) -> RowProgram:
+    """The map of rows that hold one number each, in plain Python."""
+    shift = int(carried)
 
-    def step(t: int) -> None:
-        target[t + shift] = source[t + shift] * factor + offset
+    def standardise(t: int) -> None:
+        target[t] = (source[t] - live[2]) / live[3]
+
+    def scale(t: int) -> None:
+        target[t] = source[t] * live[3] + live[2]
+
+    write = standardise if standard_normal else scale
 
     def reset(t: int, mask: np.ndarray | None) -> None:
         if shift and (mask is None or mask.all()):
-            target[t] = source[t] * factor + offset
+            write(t)
 
-    return RowProgram(step, reset)
+    return RowProgram((lambda t: write(t + 1)) if carried else write, reset)
 
 
 def _dtype_of(number: Any) -> torch.dtype:
     return number.dtype if isinstance(number, Tensor) and number.is_floating_point() else torch.get_default_dtype()
 
 
-def _unbound(spec: Composite, keys: Sequence[Key], out_keys: Sequence[Key], drop: bool = False) -> Composite:
+def _unbound(spec: Composite, keys: Sequence[Key], out_keys: Sequence[Key]) -> Composite:
     for key, out_key in zip(keys, out_keys, strict=True):
         leaf = spec.get(key, None)
         if leaf is None:
             continue
         dtype = leaf.dtype if leaf.dtype.is_floating_point else torch.get_default_dtype()
-        if drop and key != out_key:
-            spec.pop(key)
         spec.set(out_key, Unbounded(shape=leaf.shape, dtype=dtype, device=leaf.device))
     return spec

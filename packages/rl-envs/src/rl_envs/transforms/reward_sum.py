@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from rl_core import Columns, Composite, RowProgram, TensorSpec, Transform, Unbounded
 from rl_core.errors import EnvError, KeyMissingError
 from rl_core.keys import Key, as_keys, join, leaf_name, parent_path, sibling
-from rl_envs.transforms.end_groups import ends_along_time, governing_group
+from rl_envs.transforms.end_groups import ends_along_time, governing_group, specs_seen
 from rl_envs.transforms.number_rows import number_rows
 
 __all__ = ["RewardSum"]
@@ -53,17 +53,19 @@ class RewardSum(Transform):
         self._given, self._sums = given, sums
         self.reset_keys = None if reset_keys is None else as_keys(reset_keys)
         self.reward_spec = reward_spec
-        self._pairs: list[tuple[Key, Key]] | None = None
+        self._pairs: list[tuple[Key, Key]] = []
+        self._seen: int | None = None
 
     # ---------------------------------------------------------------- keys
     def set_container(self, owner: object) -> None:
         """Take an owner; its rewards are read at the first use."""
         super().set_container(owner)
-        self._pairs = None
+        self._pairs, self._seen = [], None
 
     def pairs(self) -> list[tuple[Key, Key]]:
         """``(reward, sum)`` keys."""
-        if self._pairs is None:
+        seen = specs_seen(self)
+        if not self._pairs or (seen is not None and seen != self._seen):
             rewards = self._given
             if rewards is None:
                 parent = self.parent
@@ -73,7 +75,12 @@ class RewardSum(Transform):
                 raise EnvError(
                     f"RewardSum has the out_keys {sums} for the rewards {rewards}; name the rewards too: in_keys=[...]"
                 )
-            self._pairs = list(zip(rewards, sums, strict=True))
+            if self.reset_keys is not None and len(self.reset_keys) != len(rewards):
+                raise EnvError(
+                    f"RewardSum has the reset_keys {self.reset_keys} for the rewards {rewards}; give one for each "
+                    "reward"
+                )
+            self._pairs, self._seen = list(zip(rewards, sums, strict=True)), seen
         return self._pairs
 
     # ---------------------------------------------------------------- specs
@@ -102,8 +109,6 @@ class RewardSum(Transform):
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """Adds the sums."""
-        if self._given is None:
-            self._pairs = None
         return observation_spec if self.reward_spec else self._add(observation_spec)
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
@@ -145,6 +150,11 @@ class RewardSum(Transform):
             if reward is None:
                 raise KeyMissingError(self._missing(join("next", key), tensordict))
             group = parent_path(self.reset_keys[place]) if self.reset_keys else governing_group(key, list(ends))
+            if group not in ends:
+                raise KeyMissingError(
+                    f"RewardSum needs {join('next', *group, 'done')!r} to know where the episodes of {key!r} end; the "
+                    f"data has it in {[join('next', *prefix, 'done') for prefix in ends]}. Set reset_keys=[...]"
+                )
             ended, dim = ends[group]
             start = tensordict.get(total, None)
             running = torch.zeros_like(reward.select(dim, 0)) if start is None else start.select(dim, 0)

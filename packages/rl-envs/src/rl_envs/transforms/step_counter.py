@@ -12,7 +12,7 @@ from tensordict import TensorDictBase
 from rl_core import Categorical, Columns, Composite, RowProgram, Transform, Unbounded
 from rl_core.errors import EnvError, KeyMissingError
 from rl_core.keys import Key, join
-from rl_envs.transforms.end_groups import EndKeys, ends_along_time, groups_before, groups_in
+from rl_envs.transforms.end_groups import EndKeys, ends_along_time, groups_before, groups_in, specs_seen
 from rl_envs.transforms.number_rows import number_rows
 
 __all__ = ["StepCounter"]
@@ -22,7 +22,8 @@ class StepCounter(Transform):
     """Counts steps: 0 at the root after a reset, one more under "next" (int64, of the end flags' shape).
 
     With ``max_steps``, an episode that has taken so many is truncated: ``truncated |= step_count >= max_steps`` and
-    ``done |= truncated``; ``terminated`` is left alone. Every group of end flags has its own count beside them.
+    ``done |= truncated``; ``terminated`` is left alone. Every group of end flags has its own count beside them, and is
+    truncated with the groups around it.
 
     Args:
         max_steps: steps in an episode, at least 1; None only counts.
@@ -57,17 +58,19 @@ class StepCounter(Transform):
             )
         self.max_steps = max_steps
         self.truncated_key, self.step_count_key, self.update_done = truncated_key, step_count_key, update_done
-        self._groups: list[EndKeys] | None = None
+        self._groups: list[EndKeys] = []
+        self._seen: int | None = None
 
     # ---------------------------------------------------------------- specs
     def set_container(self, owner: object) -> None:
         """Take an owner; its end flags are read at the first use."""
         super().set_container(owner)
-        self._groups = None
+        self._groups, self._seen = [], None
 
     def _end_groups(self) -> list[EndKeys]:
-        if self._groups is None:
-            self._groups = groups_before(self)
+        seen = specs_seen(self)
+        if not self._groups or (seen is not None and seen != self._seen):
+            self._groups, self._seen = groups_before(self), seen
         return self._groups
 
     def _count_key(self, group: EndKeys) -> Key:
@@ -78,7 +81,6 @@ class StepCounter(Transform):
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """Adds the count."""
-        self._groups = None
         for group in self._end_groups():
             if self._count_key(group) in observation_spec:
                 raise EnvError(
@@ -115,7 +117,8 @@ class StepCounter(Transform):
         return tensordict_reset
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        for group in self._end_groups():
+        cut: dict[tuple[str, ...], torch.Tensor] = {}
+        for group in self._end_groups():  # from the outside inwards
             key = self._count_key(group)
             before = tensordict.get(key, None)
             if before is None:
@@ -126,7 +129,12 @@ class StepCounter(Transform):
             count = before + 1
             next_tensordict.set(key, count)
             if self.max_steps is not None:
-                self._cut(next_tensordict, group, count >= self.max_steps)
+                over = count >= self.max_steps
+                for prefix, around in cut.items():
+                    if group.prefix[: len(prefix)] == prefix:
+                        over = over | around.reshape(*around.shape, *(1,) * (over.ndim - around.ndim))
+                cut[group.prefix] = over
+                self._cut(next_tensordict, group, over)
         return next_tensordict
 
     def _cut(self, nxt: TensorDictBase, group: EndKeys, over: torch.Tensor) -> None:
