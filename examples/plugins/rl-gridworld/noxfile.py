@@ -12,4 +12,4 @@ def tests(session: nox.Session) -> None:
     """Run the tests; `RL_CORE=...` (a requirement, or a folder) chooses the core to test with."""
     core = os.environ.get("RL_CORE")
     session.install(*([core] if core else []), ".[test]")
-    session.run("pytest", *session.posargs)
+    session.run("python", "-m", "pytest", *session.posargs)

@@ -194,3 +194,11 @@ def test_state_travels_with_the_environment():
     other = TransformedEnv(CountingEnv(), Counter())
     other.load_state_dict(env.state_dict())
     assert other.transform.calls == env.transform.calls > 0
+
+
+def test_a_copy_owns_its_transforms():
+    env = TransformedEnv(CountingEnv(length=9), Compose(Scale(2.0), Scale(5.0)))
+    copied = copy.deepcopy(env)
+    assert copied.transform.container is copied
+    assert copied.transform[1].parent.base is copied.base
+    assert copied.rollout(1)["next", "observation"].item() == 10

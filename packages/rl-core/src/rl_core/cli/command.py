@@ -17,6 +17,7 @@ BUILTIN: dict[str, tuple[str, str]] = {
     "plugins": ("rl_core.cli.plugins:PluginsCommand", "list what is installed, importing nothing"),
     "describe": ("rl_core.cli.describe:DescribeCommand", "say what a name or an environment is"),
     "train": ("rl_core.cli.train:TrainCommand", "run a recipe: rl train ppo --env gym:CartPole-v1"),
+    "new": ("rl_core.cli.new:NewCommand", "begin a plugin: rl new plugin rl-gridworld --env --loss"),
     "doctor": ("rl_core.cli.doctor:DoctorCommand", "try every plugin in a process of its own, and report"),
 }
 """The built-in commands: where each lies, and what it does."""

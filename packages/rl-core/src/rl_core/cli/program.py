@@ -13,7 +13,7 @@ from rl_core.registry.handshake import core_version
 
 __all__ = ["main"]
 
-_ASKS_NO_HOOKS = ("plugins", "doctor")
+_ASKS_NO_HOOKS = ("plugins", "new", "doctor")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -58,7 +58,10 @@ class RunHooks:
 
 
 class CommandHooks:
-    """What a plugin adds to the ``rl`` command. Commands that import no plugin (``plugins``, ``doctor``) ask no one."""
+    """What a plugin adds to the ``rl`` command.
+
+    Commands that import no plugin (``plugins``, ``new``, ``doctor``) ask no one.
+    """
 
     @hookspec
     def add_arguments(self, command: str, parser: argparse.ArgumentParser) -> None:

@@ -195,6 +195,11 @@ class TransformedEnv(EnvBase):
         self.base.close(raise_if_closed=raise_if_closed)
         super().close()
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy owns its transforms."""
+        self.__dict__.update(state)
+        self.transform.set_container(self)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in ("base", "_derived", "_specs"):
             raise AttributeError(name)
