@@ -115,14 +115,18 @@ def test_due_is_true_when_a_multiple_is_crossed_and_at_the_end():
 
 def test_checkpoints_are_written_between_updates_and_at_the_end(counter, folder):
     saved = []
+
+    class Watch:
+        @hookimpl
+        def on_checkpoint(self, run, path):
+            saved.append((frames_saved(path), run.frames, counter.value))
+
     run = TrainingRun(
-        total_frames=10,
-        checkpoint=Checkpoint(counter=counter),
-        checkpoint_path=folder,
-        checkpoint_every=4,
-        after_checkpoint=lambda run: saved.append((frames_saved(folder), run.frames, counter.value)),
+        total_frames=10, checkpoint=Checkpoint(counter=counter), checkpoint_path=folder, checkpoint_every=4
     )
-    train(run, counter)
+    with registry.isolated(entry_points=[]):
+        hooks.load().register(Watch())
+        train(run, counter)
     assert saved == [(4, 4, 2), (8, 8, 4), (10, 10, 5)]
 
 

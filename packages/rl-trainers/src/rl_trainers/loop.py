@@ -43,8 +43,6 @@ class TrainingRun:
         checkpoint: the components to save; the run adds itself as ``"run"``.
         checkpoint_path: the checkpoint's folder.
         checkpoint_every: frames between two checkpoints; 0 saves only at the end and when stopped.
-        after_checkpoint: called with the run after each checkpoint of the loop, before the next batch: what a resumed
-            run does after loading, done here too, so that both go on alike.
         resume_command: what to type to go on, shown when the run is stopped.
         progress: makes the display, given the frames done so far; none where None.
 
@@ -63,7 +61,6 @@ class TrainingRun:
         checkpoint: Checkpoint | None = None,
         checkpoint_path: str | Path | None = None,
         checkpoint_every: int = 0,
-        after_checkpoint: Callable[[TrainingRun], None] | None = None,
         resume_command: str = "",
         progress: Callable[[int], Progress] | None = None,
     ) -> None:
@@ -74,7 +71,7 @@ class TrainingRun:
         self.loggers = tuple(loggers)
         self.frames, self.updates, self.seconds = 0, 0, 0.0
         self.checkpoint, self.checkpoint_path = checkpoint, None if checkpoint_path is None else Path(checkpoint_path)
-        self.checkpoint_every, self._after_checkpoint = checkpoint_every, after_checkpoint
+        self.checkpoint_every = checkpoint_every
         self._resume_command, self._make_progress = resume_command, progress
         self._progress: Progress | None = None
         self._stop = StopRequest()
@@ -122,8 +119,6 @@ class TrainingRun:
                 raise KeyboardInterrupt
             if self.checkpoint_every and self.due(self.checkpoint_every):
                 self.save()
-                if self._after_checkpoint is not None:
-                    self._after_checkpoint(self)
 
     def record(self, metrics: Mapping[str, Any]) -> None:
         """Note metrics of one optimiser step; their means over the update are logged."""

@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
@@ -211,8 +210,3 @@ class Transform(nn.Module):
     def to_device_of(self, value: Tensor, like: Tensor) -> Tensor:
         """A parameter of this transform on the device of the data."""
         return value if value.device == like.device else value.to(like.device)
-
-
-def torch_rows(columns: Columns, key: Key) -> list[Tensor]:
-    """A leaf's rows as tensors that share its memory."""
-    return list(torch.unbind(columns.tensors[key], 0))
