@@ -143,7 +143,10 @@ class Collector(BaseCollector):
 
     # ---------------------------------------------------------------- collecting
     def __iter__(self) -> Iterator[Any]:
-        """Batches until ``total_frames``; the collector shuts down when they are used up or an error passes through."""
+        """Batches until ``total_frames``; the collector shuts down when they are used up or an error passes through.
+
+        A loop that is left early can be taken up again by another one.
+        """
         try:
             while steps := self.budget.steps(self.frames):
                 batch = self._collect(steps)
@@ -152,6 +155,8 @@ class Collector(BaseCollector):
                 else:
                     self.replay_buffer.extend(batch)
                     yield None
+        except GeneratorExit:  # the caller left its loop
+            raise
         except BaseException:
             self.shutdown()
             raise

@@ -16,3 +16,5 @@ from .kit import since as since
 from .toy_envs import GroupCountingEnv as GroupCountingEnv
 from .env_kit import EnvKit as EnvKit
 from .transform_kit import TransformKit as TransformKit
+from .collector_kit import CollectorKit as CollectorKit
+from .collector_kit import constant_policy as constant_policy
