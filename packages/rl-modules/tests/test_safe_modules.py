@@ -1,4 +1,4 @@
-"""SafeModule, SafeSequential, Actor, ValueOperator, TanhModule and RandomPolicy."""
+"""SafeModule, SafeSequential, Actor, ValueOperator, and TanhModule."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
-from rl_core.specs import Bounded, Composite
+from rl_core.specs import Bounded
 from rl_core.specs import Categorical as CategoricalSpec
-from rl_modules import MLP, Actor, RandomPolicy, SafeModule, SafeSequential, TanhModule, ValueOperator
+from rl_modules import MLP, Actor, SafeModule, SafeSequential, TanhModule, ValueOperator
 
 OBS = torch.randn(5, 3)
 
@@ -124,22 +124,3 @@ def test_tanh_module_clamps_on_request_and_overwrites_by_default():
 def test_tanh_module_without_bounds_in_the_spec_raises():
     with pytest.raises(ValueError, match="needs bounds"):
         TanhModule(["x"], spec=CategoricalSpec(3))
-
-
-def test_a_random_policy_writes_members_of_the_spec():
-    spec = Bounded(low=-1.0, high=1.0, shape=(5, 2))
-    policy = RandomPolicy(spec)
-    assert spec.is_in(policy(data())["action"])
-    assert spec.is_in(policy.forward_tensors()[0])
-
-
-def test_a_random_policy_on_a_composite_writes_all_actions():
-    spec = Composite({"a": CategoricalSpec(3, shape=(5,)), "b": Bounded(low=0.0, high=1.0, shape=(5, 1))}, shape=(5,))
-    out = RandomPolicy(spec)(data())
-    assert spec["a"].is_in(out["a"])
-    assert spec["b"].is_in(out["b"])
-
-
-def test_a_random_policy_on_another_batch_size_raises():
-    with pytest.raises(RuntimeError, match=r"batch size \[5\].*expand the spec"):
-        RandomPolicy(Bounded(low=-1.0, high=1.0, shape=(2,)))(data())

@@ -60,3 +60,4 @@ from .specs.serialise import spec_to_dict as spec_to_dict
 from .specs.stacked import Stacked as Stacked
 from .specs.stacked_composite import StackedComposite as StackedComposite
 from .envs.model_based import ModelBasedEnvBase as ModelBasedEnvBase
+from .random_policy import RandomPolicy as RandomPolicy

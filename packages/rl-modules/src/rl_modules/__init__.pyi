@@ -26,7 +26,7 @@ from .policies.probabilistic_sequential import (
 )
 from .policies.q_value import QValueActor as QValueActor
 from .policies.q_value import QValueModule as QValueModule
-from .policies.random_policy import RandomPolicy as RandomPolicy
+from rl_core.random_policy import RandomPolicy as RandomPolicy
 from .policies.safe_module import SafeModule as SafeModule
 from .policies.sequential import SafeSequential as SafeSequential
 from .policies.tanh_module import TanhModule as TanhModule
