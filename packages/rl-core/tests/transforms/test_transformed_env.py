@@ -3,7 +3,7 @@ import copy
 import pytest
 import torch
 
-from rl_core import Compose, Transform, TransformedEnv, check_env_specs, supports_rows
+from rl_core import Compose, ContainerRunner, RowRunner, Transform, TransformedEnv, check_env_specs, supports_rows
 from rl_core.errors import EnvError, KeyMissingError
 from rl_core.specs import Unbounded
 from rl_core.testing import ArrayCountingEnv, CountingEnv
@@ -202,3 +202,11 @@ def test_a_copy_owns_its_transforms():
     assert copied.transform.container is copied
     assert copied.transform[1].parent.base is copied.base
     assert copied.rollout(1)["next", "observation"].item() == 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_entry_that_the_environment_lacks_is_named(kind):
+    env = TransformedEnv(kind(), Scale(in_keys=["pixels"], out_keys=["pixels"]))
+    runner = RowRunner if kind is ArrayCountingEnv else ContainerRunner
+    with pytest.raises(KeyMissingError, match=r"Scale needs 'pixels'.*'observation'.*in_keys"):
+        runner(env, None, 3).run()

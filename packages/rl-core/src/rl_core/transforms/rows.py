@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from rl_core.envs.columns import Columns, RowProgram
+from rl_core.errors import KeyMissingError
+from rl_core.keys import Key
 
 if TYPE_CHECKING:
     from rl_core.transforms.base import Transform
@@ -21,10 +23,10 @@ def entrywise_program(transform: Transform, before: Columns, after: Columns) -> 
     carried: list[tuple[Tensor, Tensor]] = []
     results: list[tuple[Tensor, Tensor]] = []
     for key, out_key in zip(transform.in_keys, transform.out_keys, strict=True):
-        pair = (before.tensors[key], after.tensors[out_key])
+        pair = (_column(transform, before, key, "in_keys"), after.tensors[out_key])
         (carried if key in before.carried else results).append(pair)
     actions = [
-        (after.tensors[out_key], before.tensors[key])
+        (_column(transform, after, out_key, "out_keys_inv"), before.tensors[key])
         for key, out_key in zip(transform.in_keys_inv, transform.out_keys_inv, strict=True)
     ]
 
@@ -48,6 +50,22 @@ def entrywise_program(transform: Transform, before: Columns, after: Columns) -> 
             target[t] = transform._inv_apply_transform(source[t])
 
     return RowProgram(step, reset, inverse if actions else None)
+
+
+def _column(transform: Transform, columns: Columns, key: Key, argument: str) -> Tensor:
+    """The rows of a key that the transform reads.
+
+    Raises:
+        KeyMissingError: the environment has no such entry.
+    """
+    found = columns.tensors.get(key)
+    if found is None:
+        present = ", ".join(repr(name) for name in columns.arrays) or "nothing"
+        raise KeyMissingError(
+            f"{type(transform).__name__} needs {key!r}; the environment has {present}. Name the entry with "
+            f"{argument}=[...]"
+        )
+    return found
 
 
 def chain(programs: list[RowProgram]) -> RowProgram:
