@@ -17,3 +17,4 @@ from .metrics import episode_metrics as episode_metrics
 from .progress import Progress as Progress
 from .progress import summary_table as summary_table
 from .recipes.ppo import PPO as PPO
+from .recipes.recipe import Recipe as Recipe

@@ -64,10 +64,10 @@ def test_continuous_actions_train_within_their_bounds(tmp_path):
 
 
 def test_the_environment_brings_its_own_defaults():
-    assert PPO.from_argv(["--env", "gym:Pendulum-v1"]) == PPO.for_env("gym:Pendulum-v1")
-    assert PPO.for_env("gym:Pendulum-v1").gamma == 0.98 != PPO().gamma
+    assert PPO.from_argv(["--env", "gym:Pendulum-v1"]) == PPO.preset("gym:Pendulum-v1")
+    assert PPO.preset("gym:Pendulum-v1").gamma == 0.98 != PPO().gamma
     assert PPO.from_argv(["--env=gym:Pendulum-v1", "--gamma", "0.8"]).gamma == 0.8
-    assert PPO.for_env("gym:Acrobot-v1") == PPO(env="gym:Acrobot-v1")
+    assert PPO.preset("gym:Acrobot-v1") == PPO(env="gym:Acrobot-v1")
 
 
 def states(folder, *names):

@@ -1,6 +1,6 @@
 """Proximal policy optimisation (Schulman et al. 2017, arXiv 1707.06347) on vector observations, in one flat script.
 
-Read :meth:`PPO.run` from top to bottom: it builds the parts by their registry names, then loops over
+Read :meth:`PPO.train` from top to bottom: it builds the parts by their registry names, then loops over
 collect, estimate advantages, and a few epochs of minibatches.
 """
 
@@ -8,48 +8,41 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from rich.console import Console
 from torch import nn
 
 from rl_core import registry
 from rl_core.errors import RLError
 from rl_core.training.seeding import seed_everything, spawn_seeds
-from rl_trainers.checkpoint.checkpoint import Checkpoint
-from rl_trainers.checkpoint.rng import GlobalRNGState
 from rl_trainers.evaluation import evaluate
-from rl_trainers.loggers.csv_logger import CSVLogger
-from rl_trainers.loggers.factory import get_logger
-from rl_trainers.loop import TrainingRun
 from rl_trainers.plots import plot_learning_curve
-from rl_trainers.progress import Progress, number, summary_table
+from rl_trainers.progress import number
 from rl_trainers.recipes.presets import PPO_PRESETS
-from rl_trainers.run_folder import default_name, open_run_folder, read_config, write_config
+from rl_trainers.recipes.recipe import Recipe
 from rl_trainers.video import record_video, windowless
 
 __all__ = ["PPO"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPO:
+class PPO(Recipe):
     """Train a policy by proximal policy optimisation: an MLP actor and an MLP critic on vector observations.
 
-    Discrete actions get a categorical policy, bounded continuous ones a tanh-squashed normal. ``PPO.for_env(id)`` and
+    Discrete actions get a categorical policy, bounded continuous ones a tanh-squashed normal. ``PPO.preset(id)`` and
     the command line begin with what suits the environment; the defaults below are for any other.
     """
 
+    recipe: ClassVar[str] = "ppo"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PPO_PRESETS
+
     env: str = "gym:CartPole-v1"
     """Registry id of the environment, "provider:id"."""
-    frames: int = 500_000
-    """Environment steps to train for, over all environments."""
-    seed: int = 0
-    """Root of all randomness: networks, environments, minibatches."""
     num_envs: int = 8
     """Environments stepped together."""
     frames_per_batch: int = 2048
@@ -82,57 +75,19 @@ class PPO:
     """Frames between two deterministic evaluations; 0 makes ten of them in the run."""
     eval_episodes: int = 20
     """Episodes of an evaluation."""
-    checkpoint_every: int = 0
-    """Frames between two checkpoints; 0 writes five in the run."""
     check_finite: bool = True
     """Stop with an error that names the entry when an observation or reward is NaN or infinite."""
-    run_dir: str = "runs"
-    """Folder of runs."""
-    name: str = ""
-    """Name of this run's folder; made of environment, seed and time if empty."""
-    resume: str = ""
-    """Folder of a stopped run to go on with. Its configuration holds, except for options given beside this one."""
-    tensorboard: bool = False
-    """Whether to write TensorBoard files into the run's folder as well."""
     video: bool = True
     """Whether to film the trained policy."""
     video_steps: int = 500
     """Longest film, in steps."""
-    threads: int = 1
-    """Threads of torch; small networks are fastest with one."""
-    progress: bool = True
-    """Whether to show the progress."""
 
-    @classmethod
-    def for_env(cls, env: str, **changes: Any) -> PPO:
-        """The configuration that suits an environment, with changes."""
-        return cls(**{"env": env, **PPO_PRESETS.get(env, {}), **changes})
-
-    @classmethod
-    def from_argv(cls, argv: Sequence[str]) -> PPO:
-        """The configuration of a command line: the environment's, or the stopped run's, with the options given."""
-        import tyro
-
-        resume, env = _option(argv, "--resume"), _option(argv, "--env")
-        default = cls(**{**read_config(resume, cls), "resume": resume}) if resume else cls.for_env(env or cls.env)
-        return tyro.cli(cls, args=list(argv), default=default, prog="rl train ppo")
-
-    def run(self) -> dict[str, float]:
-        """Train, evaluate and leave everything in the run's folder.
+    def train(self, folder: Path, stack: ExitStack) -> dict[str, float]:
+        """Train, evaluate and leave everything in the folder.
 
         Returns:
             The last evaluation, as :func:`rl_trainers.evaluate` gives it.
         """
-        folder = Path(self.resume or Path(self.run_dir) / (self.name or default_name("ppo", self.env, self.seed)))
-        threads = torch.get_num_threads()
-        torch.set_num_threads(self.threads)
-        try:
-            with ExitStack() as stack:
-                return self._run(folder, stack)
-        finally:
-            torch.set_num_threads(threads)
-
-    def _run(self, folder: Path, stack: ExitStack) -> dict[str, float]:
         seed_everything(self.seed)
         train_seed, eval_seed, video_seed = spawn_seeds(self.seed, 3)
 
@@ -172,37 +127,10 @@ class PPO:
         )
         stack.callback(collector.shutdown)
 
-        # The run's folder: configuration, metrics, checkpoint.
-        open_run_folder(folder, resume=bool(self.resume))
-        write_config(folder, replace(self, resume="", run_dir=str(folder.parent), name=folder.name))
-        csv = CSVLogger(folder.name, folder.parent)
-        board = get_logger("tensorboard" if self.tensorboard else "", folder.parent, folder.name)
-        loggers = [csv] if board is None else [csv, board]
-        for logger in loggers:
-            stack.callback(logger.close)
-        checkpoint = Checkpoint(
-            actor=actor,
-            critic=critic,
-            optimizer=optimizer,
-            scheduler=scheduler,
-            collector=collector,
-            rng=GlobalRNGState(),
+        run = self.open_run(
+            folder, stack, actor=actor, critic=critic, optimizer=optimizer, scheduler=scheduler, collector=collector
         )
-
-        run = TrainingRun(
-            config=self,
-            total_frames=self.frames,
-            loggers=loggers,
-            checkpoint=checkpoint,
-            checkpoint_path=folder / "checkpoint",
-            checkpoint_every=self.checkpoint_every or max(1, self.frames // 5),
-            resume_command=f"rl train ppo --resume {folder}",
-            progress=self._progress if self.progress else None,
-        )
-        if self.resume:
-            checkpoint.load(folder / "checkpoint")
-            csv.drop_after(run.frames)
-        else:
+        if not self.resume:
             collector.set_seed(train_seed)
 
         # The algorithm.
@@ -231,30 +159,17 @@ class PPO:
                     run.log_evaluation(evaluate(eval_env, actor, self.eval_episodes, seed=eval_seed))
             result = evaluate(eval_env, actor, self.eval_episodes, seed=eval_seed)
             run.log_evaluation(result)
-        self._report(folder, run, actor, result, video_seed)
-        return result
-
-    def _progress(self, frames_done: int) -> Progress:
-        return Progress(self.frames, f"ppo {self.env}", start_frames=frames_done)
-
-    def _report(self, folder: Path, run: TrainingRun, actor: nn.Module, result: dict[str, float], seed: int) -> None:
-        """Picture, film and table."""
         curve = plot_learning_curve(
             folder / "metrics.csv", folder / "learning_curve.png", title=f"PPO on {self.env}, seed {self.seed}"
         )
-        film = self._film(folder, actor, seed) if self.video else None
-        rows: dict[str, str | Path] = {
-            "evaluation": f"return {number(result['return_mean'])} ± {number(result['return_std'])} "
-            f"({int(result['episodes'])} deterministic episodes)",
-            "training": f"{run.frames:,} frames, {run.updates:,} updates in {run.seconds:.0f} s",
-            "run folder": folder,
-            "configuration": "config.json",
-            "metrics": "metrics.csv",
+        film = self._film(folder, actor, video_seed) if self.video else None
+        episodes = f"{int(result['episodes'])} deterministic episodes"
+        rows = {
+            "evaluation": f"return {number(result['return_mean'])} ± {number(result['return_std'])} ({episodes})",
             "learning curve": curve.name,
-            "checkpoint": "checkpoint/",
-            **({"video": film.name} if film else {}),
         }
-        Console().print(summary_table(f"ppo {self.env}", rows))
+        self.report(folder, run, rows | ({} if film is None else {"video": film.name}))
+        return result
 
     def _film(self, folder: Path, actor: nn.Module, seed: int) -> Path | None:
         try:
@@ -266,16 +181,6 @@ class PPO:
         except Exception as error:  # whatever a renderer raises, the trained policy is worth more than its film
             warnings.warn(f"no film of the policy: {type(error).__name__}: {error}", stacklevel=2)
             return None
-
-
-def _option(argv: Sequence[str], name: str) -> str:
-    """The value of an option that decides about the defaults of all others."""
-    for i, argument in enumerate(argv):
-        if argument.startswith(f"{name}="):
-            return argument.partition("=")[2]
-        if argument == name and i + 1 < len(argv):
-            return argv[i + 1]
-    return ""
 
 
 def _env_options(env: str) -> dict[str, Any]:
