@@ -10,10 +10,11 @@ from torch import nn
 from torch.distributions import Distribution
 
 from rl_core.errors import SpecError
-from rl_core.keys import Key
+from rl_core.keys import Key, as_key, parent_path
 from rl_core.specs import Bounded, Categorical, OneHot, TensorSpec, Unbounded
 from rl_modules.distributions.categorical import Categorical as CategoricalDistribution
 from rl_modules.distributions.gaussian import IndependentNormal
+from rl_modules.distributions.masked import MaskedCategorical, MaskedOneHotCategorical
 from rl_modules.distributions.one_hot import OneHotCategorical
 from rl_modules.distributions.tanh_normal import TanhNormal
 from rl_modules.networks.normal_params import NormalParamExtractor
@@ -28,10 +29,13 @@ def build_actor(
     in_keys: Sequence[Key] = ("observation",),
     *,
     action_key: Key = "action",
+    action_mask_key: Key | None = None,
     return_log_prob: bool = True,
     **options: Any,
 ) -> ProbabilisticActor:
     """A stochastic policy for an action spec.
+
+    The distribution's parameters are written beside the action: ("agents", "logits") for ("agents", "action").
 
     ====================  ==================================================  ==========
     spec                  distribution                                        outputs
@@ -47,11 +51,12 @@ def build_actor(
         network: makes the network for a number of outputs: ``lambda n: MLP(out_features=n, num_cells=[64, 64])``.
         in_keys: what the network reads.
         action_key: where the action is written.
+        action_mask_key: bool ``[*B, n]``, which actions are legal, for Categorical and OneHot; without it all are.
         return_log_prob: write the log-probability.
         **options: of :class:`ProbabilisticActor`.
 
     Raises:
-        SpecError: no head is known for the spec.
+        SpecError: no head is known for the spec, or a mask is given for actions that are numbers.
 
     Example:
         >>> import torch
@@ -59,13 +64,20 @@ def build_actor(
         >>> actor.out_keys
         ['loc', 'scale', 'action', 'action_log_prob']
     """
-    outputs, parameters, distribution, arguments = _head(spec)
+    outputs, names, distribution, arguments = _head(spec)
     net = network(outputs)
-    if parameters == ["loc", "scale"]:
+    if names == ["loc", "scale"]:
         net = nn.Sequential(net, NormalParamExtractor())
+    parent = parent_path(action_key)
+    inputs = {name: as_key((*parent, name)) for name in names}
+    written = list(inputs.values())
+    if action_mask_key is not None:
+        if distribution not in _MASKED:
+            raise SpecError(f"build_actor: {spec!r} takes no action mask; it was given {action_mask_key!r}")
+        distribution, inputs["mask"] = _MASKED[distribution], as_key(action_mask_key)
     return ProbabilisticActor(
-        TensorDictModule(net, in_keys=list[Any](in_keys), out_keys=list[Any](parameters)),
-        in_keys=parameters,
+        TensorDictModule(net, in_keys=list[Any](in_keys), out_keys=list[Any](written)),
+        in_keys=inputs,
         out_keys=[action_key],
         spec=spec,
         distribution_class=distribution,
@@ -73,6 +85,12 @@ def build_actor(
         return_log_prob=return_log_prob,
         **options,
     )
+
+
+_MASKED: Mapping[type[Distribution], type[Distribution]] = {
+    CategoricalDistribution: MaskedCategorical,
+    OneHotCategorical: MaskedOneHotCategorical,
+}
 
 
 def _head(spec: TensorSpec) -> tuple[int, list[Any], type[Distribution], Mapping[str, Any]]:
