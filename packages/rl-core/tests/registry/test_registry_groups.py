@@ -79,9 +79,9 @@ def test_the_module_speaks_for_the_registry_with_all_its_public_names():
     assert not {name for name in public if not hasattr(registry, name)}
 
 
-def test_there_are_fifteen_groups():
+def test_there_are_seventeen_groups():
     parts = ["envs", "transforms", "modules", "losses", "estimators", "collectors", "storages", "samplers", "writers"]
-    whole = ["datasets", "recipes", "loggers", "weight_syncs", "hooks", "commands"]
+    whole = ["buffers", "target_updates", "datasets", "recipes", "loggers", "weight_syncs", "hooks", "commands"]
     assert list(registry.groups()) == parts + whole
 
 

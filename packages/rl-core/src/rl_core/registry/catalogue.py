@@ -37,6 +37,8 @@ class Registry:
         self.storages = Group("storages", shelf)
         self.samplers = Group("samplers", shelf)
         self.writers = Group("writers", shelf)
+        self.buffers = Group("buffers", shelf)
+        self.target_updates = Group("target_updates", shelf)
         self.datasets = Group("datasets", shelf)
         self.recipes = Group("recipes", shelf)
         self.loggers = Group("loggers", shelf)

@@ -61,6 +61,8 @@ GROUPS: dict[str, Kind] = {
     "storages": _callable("storage"),
     "samplers": _callable("sampler"),
     "writers": _callable("writer"),
+    "buffers": _callable("replay buffer", "extend", "sample"),
+    "target_updates": _callable("target update", "step"),
     "datasets": _callable("dataset"),
     "recipes": Kind("recipe", "a config class with run()", "class", ("run",)),
     "loggers": _callable("logger", "log_scalar"),

@@ -19,6 +19,8 @@ _KNOWN: dict[str, dict[str, str]] = {
     "storages": dict.fromkeys(("lazy_tensor", "list"), "rl-buffers"),
     "samplers": dict.fromkeys(("random", "without_replacement"), "rl-buffers"),
     "writers": {"round_robin": "rl-buffers"},
+    "buffers": {"replay": "rl-buffers", "tensordict_replay": "rl-buffers"},
+    "target_updates": {"soft": "rl-objectives", "hard": "rl-objectives"},
     "recipes": {"ppo": "rl-trainers[recipes]"},
     "loggers": {"csv": "rl-trainers", "tensorboard": "rl-trainers[tensorboard]"},
 }
