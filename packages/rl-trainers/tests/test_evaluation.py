@@ -128,6 +128,16 @@ def test_a_reward_under_another_name_is_asked_for_by_key():
         evaluate(Renamed([[2]]), pay(1), episodes=1)
 
 
+@pytest.mark.parametrize(("reduction", "expected"), [("sum", 12.0), ("mean", 4.0)])
+def test_rewards_of_several_agents_are_summed_or_averaged(reduction, expected):
+    def policy(td):
+        td["action"] = torch.tensor([[1.0, 2.0, 3.0]]).expand(*td.batch_size, 3)
+        return td
+
+    result = evaluate(Rows([[2]]), policy, 3, reward_reduction=reduction)
+    assert result["return_mean"] == expected
+
+
 def test_nothing_to_run_is_an_error():
     with pytest.raises(ValueError, match="at least one episode"):
         evaluate(Rows([[1]]), pay(1), episodes=0)

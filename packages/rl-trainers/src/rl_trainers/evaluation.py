@@ -7,9 +7,9 @@ those and drop the long ones that were under way. Here every environment is told
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from tensordict import TensorDictBase
@@ -30,6 +30,7 @@ def evaluate(
     *,
     seed: int | None = None,
     reward_key: Any = "reward",
+    reward_reduction: Literal["sum", "mean"] = "sum",
 ) -> dict[str, float]:
     """Run a policy for a number of episodes.
 
@@ -42,7 +43,8 @@ def evaluate(
         max_steps: an episode counts as finished after so many steps; needed where episodes may never end.
         exploration_type: how a stochastic policy picks its actions; the mode by default.
         seed: seeds the environment first, so that episodes repeat; torch's global generator is left as it was.
-        reward_key: the reward under "next"; rewards with several elements are summed.
+        reward_key: the reward under "next".
+        reward_reduction: how a reward with several elements (agents) becomes one number.
 
     Returns:
         ``return_mean``, ``return_std`` (of the population), ``return_min``, ``return_max``, ``length_mean`` (steps),
@@ -72,7 +74,7 @@ def evaluate(
         if seed is not None:
             stack.enter_context(torch.random.fork_rng(devices=[]))
             env.set_seed(seed)
-        finished = _run_episodes(env, policy, episodes, max_steps, reward_key)
+        finished = _run_episodes(env, policy, episodes, max_steps, _reward_reader(reward_key, reward_reduction))
     returns = torch.tensor([value for value, _ in finished], dtype=torch.float64)
     lengths = torch.tensor([length for _, length in finished], dtype=torch.float64)
     return {
@@ -86,7 +88,7 @@ def evaluate(
 
 
 def _run_episodes(
-    env: Any, policy: Any, episodes: int, max_steps: int | None, reward_key: Any
+    env: Any, policy: Any, episodes: int, max_steps: int | None, read_rewards: Callable[[TensorDictBase, int], Tensor]
 ) -> list[tuple[float, int]]:
     """``(return, length)`` of each episode, in the order in which they finish."""
     rows = math.prod(env.batch_size)
@@ -99,7 +101,7 @@ def _run_episodes(
     td = env.reset()
     while len(finished) < episodes:
         td, td_next = env.step_and_maybe_reset(policy(td))
-        returns += _row_sums(td, reward_key, rows)
+        returns += read_rewards(td, rows)
         lengths += 1
         ended = td["next", "done"].reshape(rows, -1).any(-1).cpu()
         if max_steps is not None:
@@ -116,16 +118,21 @@ def _run_episodes(
     return finished
 
 
-def _row_sums(td: TensorDictBase, reward_key: Any, rows: int) -> Tensor:
-    path = ("next", *reward_key) if isinstance(reward_key, tuple) else ("next", reward_key)
-    reward = td.get(path, None)
-    if reward is None:
-        written = ", ".join(repr(key) for key in td["next"].keys())  # noqa: SIM118 (a TensorDict iterates over rows)
-        raise KeyMissingError(
-            f"evaluate needs {path!r}; the environment writes {written} under 'next'. Name it with reward_key="
-        )
-    total: Tensor = reward.reshape(rows, -1).sum(-1).cpu().double()
-    return total
+def _reward_reader(key: Any, reduction: str) -> Callable[[TensorDictBase, int], Tensor]:
+    """A function of a step and the number of rows that gives one reward per row."""
+    path = ("next", *key) if isinstance(key, tuple) else ("next", key)
+
+    def read(td: TensorDictBase, rows: int) -> Tensor:
+        reward = td.get(path, None)
+        if reward is None:
+            written = ", ".join(repr(name) for name in td["next"].keys(True, True))
+            raise KeyMissingError(
+                f"evaluate needs {path!r}; the environment writes {written} under 'next'. Name it with reward_key="
+            )
+        elements = reward.reshape(rows, -1).double().cpu()
+        return elements.mean(-1) if reduction == "mean" else elements.sum(-1)
+
+    return read
 
 
 def _reset_rows(env: Any, td: TensorDictBase, rows: Tensor) -> TensorDictBase:
