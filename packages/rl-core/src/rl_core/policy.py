@@ -62,9 +62,26 @@ def row_policy(policy: Any) -> RowPolicy | None:
         return None
     if callable(getattr(policy, "forward_tensors", None)):
         return RowPolicy(*keys, policy.forward_tensors)
-    if type(policy) is TensorDictModule and isinstance(policy.module, nn.Module):
+    if type(policy) is TensorDictModule and _is_plain(policy):
         return RowPolicy(*keys, _plain_module(policy))
     return None
+
+
+def _is_plain(policy: TensorDictModule) -> bool:
+    """Whether calling the network on the inputs, in order, is all that the module does.
+
+    Two of the options that would change that (named inputs) are private attributes: a tensordict in which they have
+    other names makes the module a black box, which is slower but right.
+    """
+    options = policy.__dict__
+    return (
+        isinstance(policy.module, nn.Module)
+        and options.get("_kwargs", 0) is None
+        and options.get("_get_kwargs", 0) == {}
+        and policy.method is None
+        and not policy.method_kwargs
+        and policy.inplace is True
+    )
 
 
 def _plain_module(policy: TensorDictModule) -> Callable[..., Sequence[Tensor]]:

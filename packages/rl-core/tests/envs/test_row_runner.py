@@ -110,3 +110,15 @@ def test_state_goes_on_in_another_runner():
     two = RowRunner(env, None, 3)
     two.load_state_dict(one.state_dict())
     assert two.run()["observation"].flatten().tolist() == [3, 4, 5]
+
+
+def test_inputs_that_a_module_takes_by_name_arrive_under_their_names():
+    class Difference(nn.Module):
+        def forward(self, minuend, subtrahend):
+            return minuend.float() - subtrahend
+
+    policy = TensorDictModule(
+        Difference(), in_keys={"subtrahend": "observation", "minuend": "done"}, out_keys=["action"]
+    )
+    data = RowRunner(ArrayCountingEnv(length=9), policy, 3).run()
+    assert data["action"].squeeze(-1).tolist() == [0.0, -1.0, -2.0]

@@ -37,7 +37,8 @@ class LossKeys:
 class LossModule(KeyedModule):
     """A TensorDict in, a TensorDict of losses out: add up the ``loss_*`` entries, call ``backward``, step.
 
-    Entries that do not start with ``loss`` are detached logs. The batch is left alone. A subclass adds its networks
+    Entries that do not start with ``loss`` are detached logs. The batch is left alone, except that a loss which was
+    asked for priorities writes them under its priority key. A subclass adds its networks
     with :meth:`add_network`, its coefficients with :meth:`add_scalar`, and implements :meth:`compute`; all key names
     stand in its ``default_keys``.
 

@@ -83,7 +83,7 @@ def call_on_tensors(
     if out_key not in out_keys:
         raise KeyMissingError(
             f"{type(network).__name__} writes {', '.join(map(quoted, out_keys))}, not {quoted(out_key)}. "
-            f"Rename its output, or name it with set_keys(value=...)."
+            "Rename its output, or name the one that is meant with set_keys(...)."
         )
     bare = row_policy(network) if weights is None else None
     if bare is not None:
