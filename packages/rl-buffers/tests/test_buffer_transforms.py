@@ -87,3 +87,28 @@ def test_an_inverse_that_returns_nothing_writes_nothing():
 
     silent = buffer(transform=Withhold())
     assert silent.extend(rows(1.0)).shape == (0,) and silent.add(rows(1.0)[0]) is None and len(silent) == 0
+
+
+class Pairs(Transform):
+    """Holds rows back until there are two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = []
+
+    def inv(self, tensordict):
+        self.held += list(tensordict.unbind(0))
+        if len(self.held) < 2:
+            return None
+        rows, self.held = torch.stack(self.held), []
+        return rows
+
+
+def test_a_transform_may_hold_rows_back_wherever_it_stands_in_the_chain():
+    held = buffer(transform=Scale(2.0))
+    held.append_transform(Pairs())
+    assert held.extend(rows(1.0)).tolist() == [] and len(held) == 0
+    assert held.extend(rows(3.0)).tolist() == [0, 1]
+    assert held[:]["x"].tolist() == [0.5, 1.5]
+    held.append_transform(Scale(1.0))
+    assert held.extend(rows(5.0)).tolist() == [] and len(held) == 2

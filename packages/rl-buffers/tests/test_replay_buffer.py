@@ -18,6 +18,7 @@ from rl_buffers import (
     SamplerWithoutReplacement,
     TensorDictReplayBuffer,
 )
+from rl_core import Transform
 from rl_core.buffers import Sampler
 from rl_core.errors import KeyMissingError, ReplayBufferError
 
@@ -334,6 +335,17 @@ def test_priorities_reach_the_sampler_from_every_side():
         (sample["index"].tolist(), [1.0, 2.0, 3.0]),
     ]
     assert sample["priority_weight"].shape == (3,) and "total" not in sample
+
+
+def test_priorities_are_those_of_the_rows_that_a_transform_lets_through():
+    class OddRows(Transform):
+        def inv(self, tensordict):
+            return tensordict[tensordict["x"] % 2 == 1]
+
+    sampler = LastPriorities()
+    buffer = ring(5, sampler=sampler, transform=OddRows())
+    index = buffer.extend(TensorDict({"x": torch.arange(4), "td_error": torch.arange(4.0)}, [4]))
+    assert index.tolist() == [0, 1] and sampler.seen == [([0, 1], [1.0, 3.0])]
 
 
 def test_a_missing_priority_is_named_with_the_cure():

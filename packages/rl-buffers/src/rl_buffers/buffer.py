@@ -129,23 +129,31 @@ class ReplayBuffer:
     def _write(self, data: Any, row_dims: int | None) -> Tensor:
         if len(self.transform):
             data = self.transform.inv(data)
-            if data is None:
-                return torch.empty(0, dtype=torch.int64)
+        if data is None:
+            return torch.empty(0, dtype=torch.int64)
         with self._lock:
-            block = self.storage.prepare(data, row_dims)
-            spans = self.writer.extend(block.steps, self.storage, data)
-            self.storage.write(block, spans)
-            slots = slots_of(spans, block.steps, math.prod(self.storage.lane_shape))
-            self.sampler.extend(slots if len(spans) == 1 else slots[slots >= 0])
-            if self._warn_when_full and self.writer.write_count > self.storage.max_size:
-                self._warn_when_full = False
-                warnings.warn(
-                    f"the default storage holds {_DEFAULT_SIZE} rows and now overwrites the oldest: "
-                    "pass storage=ListStorage(n) or LazyTensorStorage(n)",
-                    UserWarning,
-                    stacklevel=3,
-                )
+            slots = self._store(data, row_dims)
+            self._stored(data, slots)
             return slots
+
+    def _stored(self, data: Any, slots: Tensor) -> None:
+        """What else is to be done with rows that were written, as the transforms left them, and their slots."""
+
+    def _store(self, data: Any, row_dims: int | None) -> Tensor:
+        block = self.storage.prepare(data, row_dims)
+        spans = self.writer.extend(block.steps, self.storage, data)
+        self.storage.write(block, spans)
+        slots = slots_of(spans, block.steps, math.prod(self.storage.lane_shape))
+        self.sampler.extend(slots if len(spans) == 1 else slots[slots >= 0])
+        if self._warn_when_full and self.writer.write_count > self.storage.max_size:
+            self._warn_when_full = False
+            warnings.warn(
+                f"the default storage holds {_DEFAULT_SIZE} rows and now overwrites the oldest: "
+                "pass storage=ListStorage(n) or LazyTensorStorage(n)",
+                UserWarning,
+                stacklevel=4,
+            )
+        return slots
 
     def _public(self, slots: Tensor) -> Tensor:
         """Slots as users see them."""

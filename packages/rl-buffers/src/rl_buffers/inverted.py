@@ -6,6 +6,7 @@ from typing import Any
 
 from tensordict import TensorDictBase
 
+from rl_core.errors import ReplayBufferError
 from rl_core.transforms import Transform
 
 __all__ = ["Inverted"]
@@ -23,7 +24,13 @@ class Inverted(Transform):
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Sampled data through the inverse."""
-        return self.transform.inv(tensordict)
+        rows = self.transform.inv(tensordict)
+        if rows is None:
+            raise ReplayBufferError(
+                f"{type(self.transform).__name__} holds rows back on their way in; appended with invert=True it has to "
+                "return each sampled batch"
+            )
+        return rows
 
     def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Data to be written, through the forward; the TensorDict given is left as it is."""

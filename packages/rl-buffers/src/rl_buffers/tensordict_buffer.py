@@ -45,6 +45,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
     def __init__(self, *, priority_key: Key = "td_error", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.priority_key = priority_key
+        self._takes_priorities = False  # while an extend is under way that takes them
 
     def add(self, data: TensorDictBase) -> Any:
         """Store one row; see :meth:`ReplayBuffer.add`."""
@@ -59,12 +60,18 @@ class TensorDictReplayBuffer(ReplayBuffer):
                 the data have :attr:`priority_key`.
         """
         with self._lock:
-            index = super().extend(_without_index(data))
-            if update_priority is not False and self.sampler.uses_priorities and isinstance(data, TensorDictBase):
-                priority = data.get(self.priority_key, None)
-                if priority is not None:
-                    self.update_priority(index, priority.flatten(0, data.ndim - 1))
-            return index
+            self._takes_priorities = update_priority is not False and self.sampler.uses_priorities
+            try:
+                return super().extend(_without_index(data))
+            finally:
+                self._takes_priorities = False
+
+    def _stored(self, data: Any, slots: Tensor) -> None:
+        """Take the priorities of the rows that were written, which a transform may have chosen among those given."""
+        if self._takes_priorities and isinstance(data, TensorDictBase):
+            priority = data.get(self.priority_key, None)
+            if priority is not None:
+                self.update_priority(slots, priority.flatten(0, data.ndim - 1))
 
     def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
         """Draw a batch, a TensorDict ``[B]`` with "index"; with `return_info` the pair of it and a dict."""

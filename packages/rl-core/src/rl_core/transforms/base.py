@@ -164,8 +164,12 @@ class Transform(nn.Module):
             raise KeyMissingError(self._missing(self.in_keys[0], tensordict))
         return tensordict
 
-    def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Data on its way into a buffer; the TensorDict given is left as it is."""
+    def inv(self, tensordict: TensorDictBase) -> TensorDictBase | None:
+        """Data on its way into a buffer; the TensorDict given is left as it is.
+
+        Returns:
+            What is to be stored, possibly other rows than those given; None: nothing (yet).
+        """
         return self._inv_call(tensordict.copy()) if self.in_keys_inv else tensordict
 
     # ---------------------------------------------------------------- ownership

@@ -114,11 +114,14 @@ class Compose(Transform):
             tensordict = transform(tensordict)
         return tensordict
 
-    def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def inv(self, tensordict: TensorDictBase) -> TensorDictBase | None:
         """Data on its way into a buffer, through every inverse from the last to the first."""
+        result: TensorDictBase | None = tensordict
         for transform in reversed(list(self)):
-            tensordict = transform.inv(tensordict)
-        return tensordict
+            if result is None:
+                return None
+            result = transform.inv(result)
+        return result
 
     # ---------------------------------------------------------------- specs
     def _each(self, method: str, spec: Composite) -> Composite:
