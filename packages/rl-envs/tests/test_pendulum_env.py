@@ -35,6 +35,37 @@ def test_it_follows_gymnasium_step_by_step():
             td = at(env.step_mdp(td), *raw.state)
 
 
+def test_a_step_is_the_formula_for_any_state_and_any_constants():
+    draw = torch.Generator().manual_seed(0)
+    drawn = torch.rand(7, 1000, generator=draw)
+    th, thdot, action = (drawn[0] - 0.5) * 100, (drawn[1] - 0.5) * 16, ((drawn[2] - 0.5) * 8).unsqueeze(-1)
+    params = PendulumEnv.gen_params(batch_size=[1000])
+    params["params"].update({"g": drawn[3] * 20, "m": drawn[4] + 0.5, "l": drawn[5] + 0.5, "dt": drawn[6] / 10})
+    td = params.update({"th": th, "thdot": thdot, "action": action})
+    nxt = PendulumEnv().step(td)["next"]
+
+    th, thdot, u = th.double(), thdot.double(), action.double().squeeze(-1).clamp(-2, 2)
+    g, m, length, dt = (td["params", name].double() for name in ("g", "m", "l", "dt"))
+    upright = (th + math.pi) % (2 * math.pi) - math.pi
+    speed = (thdot + (3 * g / (2 * length) * th.sin() + 3 / (m * length**2) * u) * dt).clamp(-8, 8)
+    cost = upright**2 + 0.1 * thdot**2 + 0.001 * u**2
+    assert torch.allclose(nxt["reward"].squeeze(-1).double(), -cost, atol=2e-5, rtol=1e-5)
+    assert torch.allclose(nxt["thdot"].double(), speed, atol=1e-5)
+    assert torch.allclose(nxt["th"].double(), th + speed * dt, atol=1e-5)
+
+
+@pytest.mark.parametrize("batch", [[], [5]])
+def test_a_rollout_is_the_loop_of_steps(batch):
+    env = PendulumEnv()
+    policy = TensorDictModule(torch.nn.Linear(3, 1), in_keys=["observation"], out_keys=["action"])
+    td = start = env.reset(env.gen_params(batch_size=batch))
+    data = env.rollout(20, policy, auto_reset=False, tensordict=start)
+    for t in range(20):
+        td = env.step(policy(td))
+        assert all(torch.equal(data[..., t][key], td[key]) for key in td.keys(True, True))
+        td = env.step_mdp(td)
+
+
 def test_first_states_are_drawn_as_in_gymnasium():
     td = PendulumEnv(seed=0).reset(PendulumEnv.gen_params(batch_size=[4000]))
     assert td["th"].abs().max() <= math.pi and td["th"].std().item() == pytest.approx(2 * math.pi / 12**0.5, rel=0.05)

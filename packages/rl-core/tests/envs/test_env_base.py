@@ -121,6 +121,13 @@ def test_step_mdp_drops_rewards_and_actions_and_keeps_the_rest():
     assert "next" in td
 
 
+def test_step_mdp_drops_a_whole_group_and_single_entries_of_another():
+    nxt = TensorDict({"gone": {"x": torch.ones(1)}, "agents": {"x": torch.ones(1), "reward": torch.ones(1)}})
+    td = TensorDict({"gone": {"x": torch.zeros(1)}, "next": nxt})
+    for keys in (["gone", ("gone", "x"), ("agents", "reward")], [("agents", "reward"), ("gone", "x"), "gone"]):
+        assert list(step_mdp(td, reward_keys=keys).keys(True, True)) == [("agents", "x")]
+
+
 def test_step_mdp_merges_nested_groups():
     td = TensorDict(
         {

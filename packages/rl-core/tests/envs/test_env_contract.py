@@ -4,7 +4,20 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl_core import Bounded, Composite, ContainerRunner, EnvBase, Unbounded, check_env_specs, step_mdp
+from rl_core import (
+    Binary,
+    Bounded,
+    Categorical,
+    Composite,
+    ContainerRunner,
+    EnvBase,
+    TransformedEnv,
+    Unbounded,
+    check_env_specs,
+    checked_mode,
+    step_mdp,
+)
+from rl_core.errors import SpecError
 from rl_core.testing import GroupCountingEnv
 
 
@@ -102,3 +115,64 @@ def test_dynamic_dimensions_are_admitted_and_stay_ragged():
     data = env.rollout(3)
     assert data.batch_size == (3,)
     assert [step["next", "numbers"].shape[0] for step in data.unbind(0)] == [2, 3, 4]
+
+
+class Doors(EnvBase):
+    """Three doors a room, of which each step locks another one; whoever tries a locked one breaks the game."""
+
+    def __init__(self, batch_size=(), group=None):
+        super().__init__(batch_size=batch_size)
+        batch, self.group = self.batch_size, group
+        place = (lambda name: name) if group is None else (lambda name: (group, name))
+        self.keys = {name: place(name) for name in ("observation", "action", "action_mask")}
+        self.observation_spec = Composite(
+            {
+                self.keys["observation"]: Unbounded(shape=(*batch, 1)),
+                self.keys["action_mask"]: Binary(shape=(*batch, 3), dtype=torch.bool),
+            },
+            shape=batch,
+        )
+        self.full_action_spec = Composite({self.keys["action"]: Categorical(3, shape=batch)}, shape=batch)
+        self.reward_spec = Unbounded(shape=(*batch, 1))
+
+    def _now(self):
+        mask = torch.ones(*self.batch_size, 3, dtype=torch.bool)
+        mask[..., self.locked] = False
+        return {
+            self.keys["observation"]: torch.full((*self.batch_size, 1), float(self.locked)),
+            self.keys["action_mask"]: mask,
+        }
+
+    def _reset(self, tensordict=None, **kwargs):
+        self.locked = 0
+        return TensorDict(self._now(), batch_size=self.batch_size)
+
+    def _step(self, tensordict):
+        assert (tensordict[self.keys["action"]] != self.locked).all(), "a locked door"
+        self.locked = (self.locked + 1) % 3
+        reward = torch.zeros(*self.batch_size, 1)
+        return TensorDict({**self._now(), "reward": reward}, batch_size=self.batch_size)
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+@pytest.mark.parametrize("group", [None, "agents"])
+def test_random_actions_and_checks_take_the_mask_of_the_moment(batch, group):
+    torch.manual_seed(0)
+    env = Doors(batch, group)
+    data = env.rollout(60)  # the game asserts that no locked door is tried
+    assert data.shape[-1] == 60
+    check_env_specs(env)
+    check_env_specs(TransformedEnv(Doors(batch, group), lambda td: td))
+
+
+def test_checked_mode_refuses_an_action_that_its_mask_forbids():
+    env = Doors()
+    td = env.reset().set("action", torch.tensor(0))
+    with checked_mode(), pytest.raises(SpecError, match="action 'action' is not in its spec"):
+        env.step(td)
+
+
+def test_a_fake_step_has_no_action_under_next():
+    fake = GroupCountingEnv().fake_tensordict()
+    assert fake.get(("agents", "action"), None) is not None
+    assert fake.get(("next", "agents", "action"), None) is None

@@ -14,11 +14,12 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_core.checking import checks_enabled
+from rl_core.envs.action_masks import ActionLeaf, action_leaves, legal_action_specs
 from rl_core.envs.ends import any_done, complete_ends
 from rl_core.envs.env_specs import EnvSpecs, leaf_specs
 from rl_core.envs.partial_reset import merge_reset, pop_reset_keys, reset_request, reset_rows
 from rl_core.envs.self_reset import SelfResets
-from rl_core.envs.step_mdp import advance
+from rl_core.envs.step_mdp import Drop, advance, drop_tree
 from rl_core.envs.validation import check_action_shape, check_member, validate_output
 from rl_core.errors import EnvError, PolicyError
 from rl_core.keys import Key, as_path
@@ -161,9 +162,8 @@ class EnvBase(EnvSpecs):
             the TensorDict it was given. Entries of its "next" that the environment does not write are kept.
         """
         result = self._step_complete(tensordict)
-        present = tensordict.get("next", None)
-        if present is not None:
-            result = present.update(result)
+        if "next" in tensordict:
+            result = tensordict.get("next").update(result)
         tensordict.set("next", result)
         return tensordict
 
@@ -199,7 +199,7 @@ class EnvBase(EnvSpecs):
                 result.set(key, reward.reshape(shape))
 
     def _check_action(self, tensordict: TensorDictBase) -> None:
-        for key, spec in leaf_specs(self.full_action_spec).items():
+        for key, spec, mask_key in self._action_leaves():
             action = tensordict.get(key, None)
             if action is None:
                 raise PolicyError(
@@ -210,17 +210,18 @@ class EnvBase(EnvSpecs):
             if self.batch_locked and isinstance(action, Tensor) and -1 not in spec.shape:
                 check_action_shape(key, action, spec.shape, "the policy")
             if self.run_type_checks or checks_enabled():
-                check_member("action", key, spec, action)
+                extra = () if self.batch_locked else tensordict.batch_size[len(self.batch_size) :]
+                ((_, legal),) = legal_action_specs([(key, spec, mask_key)], tensordict, extra)
+                check_member("action", key, legal, action)
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The root of the next step; unlike the free function it keeps the action and policy extras."""
-        drop_next, drop_root = self._derive("step_mdp", self._step_mdp_paths)
-        return advance(tensordict, drop_next=drop_next, drop_root=drop_root)
+        return advance(tensordict, *self._derive("step_mdp", self._step_mdp_drops))
 
-    def _step_mdp_paths(self) -> tuple[set[tuple[str, ...]], set[tuple[str, ...]]]:
+    def _step_mdp_drops(self) -> tuple[Drop, Drop]:
         state = set(self.state_keys)
-        rewards = {as_path(key) for key in self.reward_keys if key not in state}
-        return rewards, rewards | {as_path(key) for key in self.done_keys}
+        rewards = [as_path(key) for key in self.reward_keys if key not in state]
+        return drop_tree(rewards), drop_tree([*rewards, *(as_path(key) for key in self.done_keys)])
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """One step, then a reset of the rows that ended.
@@ -238,13 +239,23 @@ class EnvBase(EnvSpecs):
 
     # ---------------------------------------------------------------- random actions
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """Write random legal actions into the TensorDict (or a new one)."""
+        """Write random legal actions into the TensorDict (or a new one).
+
+        An ``action_mask`` beside an action in the TensorDict, bool, True where a choice is legal, is respected.
+        """
         if tensordict is None:
             tensordict = TensorDict({}, batch_size=self.batch_size, device=self.device)
         shape = () if self.batch_locked else tensordict.batch_size[len(self.batch_size) :]
-        for key, spec in self._derive("action_leaves", lambda: list(leaf_specs(self.full_action_spec).items())):
-            tensordict.set(key, spec.rand(shape))
+        for key, spec, mask_key in self._action_leaves():
+            if mask_key is None or tensordict.get(mask_key, None) is None:
+                tensordict.set(key, spec.rand(shape))
+            else:
+                ((_, legal),) = legal_action_specs([(key, spec, mask_key)], tensordict, shape)
+                tensordict.set(key, legal.rand())
         return tensordict
+
+    def _action_leaves(self) -> list[ActionLeaf]:
+        return self._derive("action_leaves", lambda: action_leaves(self))
 
     def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """One step with random actions."""
@@ -323,8 +334,8 @@ class EnvBase(EnvSpecs):
         """A legal step made of zeros: what a rollout's steps look like, without running anything."""
         done = self.full_done_spec.zero()
         observation = self.observation_spec.zero()
-        root = self.state_spec.zero().update(observation).update(done).update(self.full_action_spec.zero())
         nxt = observation.clone().update(done.clone()).update(self.full_reward_spec.zero())
+        root = self.state_spec.zero().update(observation).update(done).update(self.full_action_spec.zero())
         root.set("next", nxt)
         return root
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from tensordict import TensorDictBase
 
+from rl_core.envs.action_masks import action_leaves, legal_action_specs
 from rl_core.envs.base import EnvBase
 from rl_core.envs.env_specs import leaf_specs
 from rl_core.envs.rollout import stack_steps, take_steps
@@ -60,7 +61,7 @@ def check_env_specs(
 def _check_step(env: EnvBase, step: TensorDictBase, check_dtype: bool) -> None:
     name = type(env.base_env).__name__
     complaints: list[str] = []
-    expected = _expected(env)
+    expected = _expected(env, step)
     for key, (spec, producer) in expected.items():
         value = step.get(key, None)
         where = f"{key!r} (written by {producer})"
@@ -87,7 +88,7 @@ def _check_step(env: EnvBase, step: TensorDictBase, check_dtype: bool) -> None:
         )
 
 
-def _expected(env: EnvBase) -> dict[Key, tuple[TensorSpec, str]]:
+def _expected(env: EnvBase, step: TensorDictBase) -> dict[Key, tuple[TensorSpec, str]]:
     base = type(env.base_env).__name__
     leaves: dict[Key, tuple[TensorSpec, str]] = {}
     observations = {**leaf_specs(env.observation_spec), **leaf_specs(env.full_done_spec)}
@@ -96,7 +97,8 @@ def _expected(env: EnvBase) -> dict[Key, tuple[TensorSpec, str]]:
         leaves[join("next", key)] = (spec, f"{base}._step, or a transform")
     for key, spec in leaf_specs(env.full_reward_spec).items():
         leaves[join("next", key)] = (spec, f"{base}._step, or a transform")
-    for key, spec in leaf_specs(env.full_action_spec).items():
+    extra = () if env.batch_locked else step.batch_size[len(env.batch_size) :]
+    for key, spec in legal_action_specs(action_leaves(env), step, extra):
         leaves[key] = (spec, "rand_action")
     return leaves
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from rl_core.errors import EnvError
 from rl_core.keys import END_NAMES, Key, as_key, join, leaf_name, parent_path
 
-__all__ = ["EndGroup", "any_done", "complete_ends", "end_groups"]
+__all__ = ["EndGroup", "any_done", "complete_ends", "end_groups", "no_ends"]
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,11 @@ def complete_ends(
     entries = dict(data.items()) if entries is None else entries
     for group in groups:
         get: Callable[..., Any] = data.get if group.prefix else entries.get
-        given = [None if key is None else get(key, None) for key in (group.done, group.terminated, group.truncated)]
-        done, terminated, truncated = (
-            None if flag is None else _shaped(flag, group, data, batch_locked) for flag in given
-        )
+        given_done, given_terminated = get(group.done, None), get(group.terminated, None)
+        truncated = None if group.truncated is None else get(group.truncated, None)
+        done = None if given_done is None else _shaped(given_done, group, data, batch_locked)
+        terminated = None if given_terminated is None else _shaped(given_terminated, group, data, batch_locked)
+        truncated = None if truncated is None else _shaped(truncated, group, data, batch_locked)
         if terminated is None:
             terminated = _implied_termination(data, group, done, truncated, batch_locked)
         if group.truncated is not None:
@@ -114,13 +115,24 @@ def complete_ends(
             data.set(group.truncated, truncated)
         elif done is None:
             done = terminated.clone()
-        elif given[1] is not None:
+        elif given_terminated is not None:
             done = done | terminated
-        if terminated is not given[1]:
+        if terminated is not given_terminated:
             data.set(group.terminated, terminated)
-        if done is not given[0]:
+        if done is not given_done:
             data.set(group.done, done)
     return data
+
+
+def no_ends(groups: list[EndGroup], size: torch.Size, device: torch.device | None) -> dict[Key, Tensor]:
+    """Every end flag of a step of this batch size that ends nothing."""
+    flags: dict[Key, Tensor] = {}
+    for group in groups:
+        flags[group.terminated] = terminated = torch.zeros(*size, *group.shape[-1:], dtype=torch.bool, device=device)
+        flags[group.done] = terminated.clone()
+        if group.truncated is not None:
+            flags[group.truncated] = terminated.clone()
+    return flags
 
 
 def _implied_termination(

@@ -6,14 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
-from tensordict.utils import is_non_tensor
+from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl_core.envs.base import EnvBase
 from rl_core.envs.ends import any_done
 from rl_core.envs.partial_reset import ResetRequest, merge_reset
 from rl_core.envs.row_runner import RowRunner
+from rl_core.envs.stack_steps import stack_steps
+from rl_core.envs.tensor_env import TensorEnv
+from rl_core.envs.tensor_rollout import tensor_rollout
 from rl_core.errors import EnvError, PolicyError
 from rl_core.policy import wrap_policy
 
@@ -45,30 +47,27 @@ def rollout(
     actor = None if policy is None else wrap_policy(policy, env, trust=trust_policy)
     from rl_core.transforms.transformed_env import supports_rows
 
-    plain = (
-        tensordict is None
-        and callback is None
-        and not stop_all
-        and not auto_cast_to_device
-        and return_contiguous is not False
-    )
-    if plain and supports_rows(env) and not _on_accelerator(policy):
+    plain = callback is None and not stop_all and not auto_cast_to_device and return_contiguous is not False
+    if plain and tensordict is None and supports_rows(env) and not _on_accelerator(policy):
         runner = RowRunner(env, actor, max_steps)
         runner.reset()
         data = runner.run(stop_at_end=stop_any, reset_last=False)
     else:
         start = _start(env, tensordict, auto_reset)
-        steps = take_steps(
-            env,
-            actor,
-            start,
-            max_steps,
-            callback=callback,
-            stop_any=stop_any,
-            stop_all=stop_all,
-            cast=auto_cast_to_device,
-        )
-        data = stack_steps(steps, len(start.batch_size), return_contiguous)
+        if plain and isinstance(env, TensorEnv) and env.steps_without_container(actor, start):
+            data = tensor_rollout(env, actor, start, max_steps, stop_any=stop_any, contiguous=return_contiguous)
+        else:
+            steps = take_steps(
+                env,
+                actor,
+                start,
+                max_steps,
+                callback=callback,
+                stop_any=stop_any,
+                stop_all=stop_all,
+                cast=auto_cast_to_device,
+            )
+            data = stack_steps(steps, len(start.batch_size), return_contiguous)
     if set_truncated:
         mark_truncated(data, env)
     return data if storing_device is None else data.to(storing_device)
@@ -150,43 +149,6 @@ def _freeze(td: TensorDictBase, before: TensorDictBase, frozen: Tensor) -> Tenso
     """Rows that ended earlier repeat their last transition."""
     keep = ResetRequest({(): ~frozen.unsqueeze(-1)})
     return merge_reset(before, td, keep)
-
-
-def stack_steps(steps: list[TensorDictBase], dim: int, contiguous: bool | None = None) -> TensorDictBase:
-    """Steps as one TensorDict, time last and named; dense where their keys and shapes agree."""
-    if contiguous is False:
-        stacked: TensorDictBase = LazyStackedTensorDict(*steps, stack_dim=dim)
-    elif contiguous:
-        stacked = LazyStackedTensorDict(*steps, stack_dim=dim).contiguous()
-    else:
-        dense = _dense(steps, dim)
-        stacked = LazyStackedTensorDict.maybe_dense_stack(steps, dim) if dense is None else dense
-    stacked.names = [*([None] * dim), "time"]
-    return stacked
-
-
-def _dense(steps: list[TensorDictBase], dim: int) -> TensorDictBase | None:
-    """One ``torch.stack`` for each leaf; None where the steps differ in their entries or shapes."""
-    first = steps[0]
-    rows = [dict(step.items()) for step in steps]
-    leaves: dict[str, Any] = {}
-    for name, value in rows[0].items():
-        try:
-            column: list[Any] = [row[name] for row in rows]
-            if type(value) is Tensor:
-                leaves[name] = torch.stack(column, dim)
-            elif is_non_tensor(value):
-                leaves[name] = LazyStackedTensorDict.maybe_dense_stack(column, dim)
-            else:
-                leaves[name] = _dense(column, dim)
-        except (KeyError, RuntimeError):
-            return None
-        if leaves[name] is None:
-            return None
-    if any(len(row) != len(leaves) for row in rows):
-        return None
-    size = torch.Size([*first.batch_size[:dim], len(steps), *first.batch_size[dim:]])
-    return TensorDict(leaves, batch_size=size, device=first.device)
 
 
 def mark_truncated(data: TensorDictBase, env: EnvBase) -> TensorDictBase:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from tensordict import TensorDict, TensorDictBase
 from tensordict.utils import is_non_tensor
@@ -10,7 +11,10 @@ from torch import Tensor
 
 from rl_core.keys import Key, as_keys, as_path
 
-__all__ = ["advance", "step_mdp"]
+__all__ = ["Drop", "advance", "drop_tree", "step_mdp"]
+
+Drop: TypeAlias = "dict[str, Drop | None]"
+"""What is left out, by name: None the entry itself, else what of the group of that name."""
 
 _NEVER_CARRIED = frozenset(("next", "_reset", "_step"))
 
@@ -55,36 +59,42 @@ def step_mdp(
     if exclude_done:
         drop |= {as_path(key) for key in as_keys(done_keys)}
     drop_root = drop | ({as_path(key) for key in as_keys(action_keys)} if exclude_action else set())
-    result = advance(tensordict, drop_next=drop, drop_root=drop_root, keep_other=keep_other)
+    result = advance(tensordict, drop_tree(drop), drop_tree(drop_root), keep_other)
     return result if next_tensordict is None else next_tensordict.update(result)
 
 
-def advance(
-    tensordict: TensorDictBase,
-    drop_next: set[tuple[str, ...]],
-    drop_root: set[tuple[str, ...]],
-    keep_other: bool = True,
-) -> TensorDictBase:
+def drop_tree(paths: Iterable[tuple[str, ...]]) -> Drop:
+    """Excluded paths as nested dictionaries, so that a step looks each of its names up once.
+
+    >>> drop_tree([("reward",), ("agents", "reward")])
+    {'reward': None, 'agents': {'reward': None}}
+    """
+    tree: Drop = {}
+    for path in sorted(paths, key=len):
+        level = tree
+        for name in path[:-1]:
+            below = level.setdefault(name, {})
+            if below is None:
+                break  # all of it is excluded
+            level = below
+        else:
+            level[path[-1]] = None
+    return tree
+
+
+def advance(tensordict: TensorDictBase, drop_next: Drop, drop_root: Drop, keep_other: bool = True) -> TensorDictBase:
     """:func:`step_mdp` with the excluded paths resolved: the form environments call once per step."""
-    nxt = tensordict.get("next")
-    root = tensordict if keep_other else None
-    return _merge(root, nxt, drop_root, drop_next, ())
+    return _merge(tensordict if keep_other else None, tensordict.get("next"), drop_root, drop_next)
 
 
-def _merge(
-    root: TensorDictBase | None,
-    nxt: TensorDictBase | None,
-    drop_root: set[tuple[str, ...]],
-    drop_next: set[tuple[str, ...]],
-    prefix: tuple[str, ...],
-) -> TensorDictBase:
+def _merge(root: TensorDictBase | None, nxt: TensorDictBase | None, drop_root: Drop, drop_next: Drop) -> TensorDictBase:
     content: dict[str, object] = {}
     groups: set[str] = set()
     for source, drop in ((root, drop_root), (nxt, drop_next)):
         if source is None:
             continue
         for name, value in source.items():
-            if name in _NEVER_CARRIED or (*prefix, name) in drop:
+            if name in _NEVER_CARRIED or (name in drop and drop[name] is None):
                 continue
             if type(value) is not Tensor and isinstance(value, TensorDictBase) and not is_non_tensor(value):
                 groups.add(name)
@@ -92,7 +102,7 @@ def _merge(
     for name in groups:
         below = [None if source is None else source.get(name, None) for source in (root, nxt)]
         sides = [side if isinstance(side, TensorDictBase) else None for side in below]
-        content[name] = _merge(sides[0], sides[1], drop_root, drop_next, (*prefix, name))
+        content[name] = _merge(sides[0], sides[1], drop_root.get(name) or {}, drop_next.get(name) or {})
     like = root if root is not None else nxt
     assert like is not None
     return TensorDict(content, batch_size=like.batch_size, device=like.device)

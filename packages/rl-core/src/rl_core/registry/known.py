@@ -11,17 +11,32 @@ _KNOWN: dict[str, dict[str, str]] = {
         "rl-envs",
     ),
     "modules": dict.fromkeys(
-        ("mlp", "build_actor", "probabilistic_actor", "value_operator", "actor_value_operator"), "rl-modules"
+        ("mlp", "build_actor", "probabilistic_actor", "value_operator", "actor_value_operator", "egreedy"), "rl-modules"
+    )
+    | dict.fromkeys(
+        (
+            "multi_agent_mlp",
+            "build_group_actor",
+            "build_group_critic",
+            "build_group_q_actor",
+            "qmixer",
+            "vdn_mixer",
+            "pop_art_value_norm",
+            "running_value_norm",
+        ),
+        "rl-marl",
     ),
-    "losses": {"ppo": "rl-objectives"},
-    "estimators": dict.fromkeys(("gae", "td0", "td1", "td_lambda"), "rl-objectives"),
+    "losses": {"ppo": "rl-objectives"}
+    | dict.fromkeys(("mappo", "ippo", "qmix"), "rl-marl")
+    | dict.fromkeys(("grpo", "sft"), "rl-llm"),
+    "estimators": dict.fromkeys(("gae", "td0", "td1", "td_lambda"), "rl-objectives") | {"multi_agent_gae": "rl-marl"},
     "collectors": {"serial": "rl-collectors"},
     "storages": dict.fromkeys(("lazy_tensor", "list"), "rl-buffers"),
     "samplers": dict.fromkeys(("random", "without_replacement"), "rl-buffers"),
     "writers": {"round_robin": "rl-buffers"},
     "buffers": {"replay": "rl-buffers", "tensordict_replay": "rl-buffers"},
     "target_updates": {"soft": "rl-objectives", "hard": "rl-objectives"},
-    "recipes": {"ppo": "rl-trainers[recipes]"},
+    "recipes": {"ppo": "rl-trainers[recipes]"} | dict.fromkeys(("mappo", "ippo", "qmix"), "rl-trainers[marl]"),
     "loggers": {"csv": "rl-trainers", "tensorboard": "rl-trainers[tensorboard]"},
 }
 

@@ -18,6 +18,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from rl_core.envs.action_masks import action_leaves, legal_action_specs
 from rl_core.envs.base import EnvBase
 from rl_core.envs.check import check_env_specs
 from rl_core.errors import EnvError
@@ -103,9 +104,13 @@ class EnvKit(Kit):
         """In their spec one by one, and as a whole rollout."""
         with self.seeded() as env:
             data = env.rollout(self.steps, break_when_any_done=False)
-            spec = env.full_action_spec
-            for key in env.action_keys:
-                assert spec[key].is_in(data.get(key)), f"the random actions {key!r} are not in {spec[key]}"
+            leaves = action_leaves(env)
+            for row in data.unbind(-1):
+                for key, spec in legal_action_specs(leaves, row, () if env.batch_locked else row.batch_size):
+                    assert spec.is_in(row.get(key)), f"the random actions {key!r} are not in {spec}"
+            if all(mask is None for _, _, mask in leaves):
+                for key, spec, _ in leaves:
+                    assert spec.is_in(data.get(key)), f"the random actions {key!r} of a rollout are not in {spec}"
 
     def test_every_end_flag_is_there_and_done_follows_from_the_others(self) -> None:
         """``done = terminated | truncated`` in every group, bool, of the done spec's shape."""
