@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, lazy_stack
 
 from rl_core import (
     Binary,
@@ -11,10 +11,12 @@ from rl_core import (
     Composite,
     ContainerRunner,
     EnvBase,
+    NonTensor,
     TransformedEnv,
     Unbounded,
     check_env_specs,
     checked_mode,
+    reset_rows,
     step_mdp,
 )
 from rl_core.errors import SpecError
@@ -176,3 +178,56 @@ def test_a_fake_step_has_no_action_under_next():
     fake = GroupCountingEnv().fake_tensordict()
     assert fake.get(("agents", "action"), None) is not None
     assert fake.get(("next", "agents", "action"), None) is None
+
+
+class Texts(EnvBase):
+    """Each row's text grows by one token a step; row i ends at i + 2 tokens. Tokens are ragged, as a lazy stack."""
+
+    def __init__(self):
+        super().__init__(batch_size=[2])
+        self.observation_spec = Composite({"tokens": NonTensor(shape=(2,), batched=True)}, shape=(2,))
+        self.action_spec = Categorical(9, shape=(2,))
+        self.reward_spec = Unbounded(shape=(2, 1))
+        self.rows = [[], []]
+
+    def _tokens(self):
+        return lazy_stack([TensorDict({"ids": torch.tensor(row)}, []) for row in self.rows])
+
+    def _reset(self, tensordict=None, **kwargs):
+        rows = reset_rows(tensordict)
+        self.rows = [[0] if rows is None or rows[i] else row for i, row in enumerate(self.rows)]
+        return TensorDict({"tokens": self._tokens()}, [2])
+
+    def _step(self, tensordict):
+        self.rows = [[*row, int(a)] for row, a in zip(self.rows, tensordict["action"], strict=True)]
+        ended = torch.tensor([[len(row) >= i + 2] for i, row in enumerate(self.rows)])
+        return TensorDict({"tokens": self._tokens(), "reward": torch.zeros(2, 1), "terminated": ended}, [2])
+
+
+def ids(td):
+    return [row["ids"].tolist() for row in td["tokens"].unbind(0)]
+
+
+def test_ragged_rows_pass_through_steps_and_partial_resets():
+    env = Texts()
+    td = env.reset()
+    td["action"] = torch.tensor([1, 2])
+    stepped, after = env.step_and_maybe_reset(td)
+    assert ids(stepped["next"]) == [[0, 1], [0, 2]]
+    assert ids(after) == [[0], [0, 2]]  # row 0 ended
+    after["action"] = torch.tensor([3, 4])
+    stepped, after = env.step_and_maybe_reset(after)
+    assert ids(stepped["next"]) == [[0, 3], [0, 2, 4]] and ids(after) == [[0], [0]]
+    after["_reset"] = torch.tensor([[False], [True]])
+    env.rows = [[7], [8, 8]]
+    after["tokens"] = env._tokens()
+    assert ids(env.reset(after)) == [[7], [0]]
+
+
+def test_a_second_step_replaces_ragged_rows_that_are_longer_now():
+    env = Texts()
+    td = env.reset()
+    td["action"] = torch.tensor([1, 2])
+    env.step(td)
+    env.step(td)  # "next" is there already, with shorter rows
+    assert ids(td["next"]) == [[0, 1, 1], [0, 2, 2]]

@@ -16,6 +16,7 @@ from torch import Tensor
 from rl_core.checking import checks_enabled
 from rl_core.envs.action_masks import ActionLeaf, action_leaves, legal_action_specs
 from rl_core.envs.ends import any_done, complete_ends
+from rl_core.envs.entries import put_entries
 from rl_core.envs.env_specs import EnvSpecs, leaf_specs
 from rl_core.envs.partial_reset import merge_reset, pop_reset_keys, reset_request, reset_rows
 from rl_core.envs.self_reset import SelfResets
@@ -105,7 +106,7 @@ class EnvBase(EnvSpecs):
         if request is not None:
             fresh = merge_reset(tensordict, fresh, request)
         pop_reset_keys(tensordict, self.end_groups)
-        return tensordict.update(fresh)
+        return put_entries(tensordict, fresh)
 
     def _reset_raw(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         """``_reset`` with end flags completed and checked; rows that were not asked for are not merged yet."""
@@ -152,7 +153,7 @@ class EnvBase(EnvSpecs):
             )
         asked = reset_request(request, self.end_groups)
         fresh = self._reset_raw(request)
-        return tensordict.update(fresh if asked is None else merge_reset(tensordict, fresh, asked))
+        return put_entries(tensordict, fresh if asked is None else merge_reset(tensordict, fresh, asked))
 
     # ---------------------------------------------------------------- step
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -163,7 +164,7 @@ class EnvBase(EnvSpecs):
         """
         result = self._step_complete(tensordict)
         if "next" in tensordict:
-            result = tensordict.get("next").update(result)
+            result = put_entries(tensordict.get("next"), result)
         tensordict.set("next", result)
         return tensordict
 

@@ -9,7 +9,8 @@ from tensordict import TensorDictBase
 
 from rl_core.envs.base import EnvBase
 from rl_core.envs.ends import any_done
-from rl_core.envs.rollout import stack_steps
+from rl_core.envs.entries import put_entries
+from rl_core.envs.stack_steps import stack_steps
 from rl_core.errors import PolicyError
 from rl_core.policy import wrap_policy
 
@@ -76,7 +77,7 @@ class ContainerRunner:
             )
         if self.policy_device is not None and self.env_device is not None:
             result = result.to(self.env_device)
-        return result if result is td else td.update(result)
+        return result if result is td else put_entries(td, result)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the next run goes on."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from tensordict import NonTensorStack, TensorDict, TensorDictBase
-from tensordict.utils import is_non_tensor
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_core.envs.ends import EndGroup
+from rl_core.envs.entries import choose_rows, is_group
 from rl_core.errors import EnvError
 from rl_core.keys import as_path
 
@@ -89,17 +88,16 @@ def _merge(
         path = (*prefix, *as_path(name))
         before = old.get(name, None)
         mask = request.mask_for(path)
-        plain = not is_non_tensor(value) and not is_non_tensor(before)
         if before is None:
             merged[name] = value
-        elif plain and isinstance(before, TensorDictBase) and isinstance(value, TensorDictBase):
+        elif is_group(before, old.batch_dims) and is_group(value, fresh.batch_dims):
             merged[name] = _merge(before, value, request, path)
         elif mask is None:
             merged[name] = before
         elif isinstance(value, Tensor) and isinstance(before, Tensor):
             merged[name] = torch.where(_fit(mask, value), value, before)
         else:
-            merged[name] = _merge_objects(before, value, mask)
+            merged[name] = choose_rows(before, value, mask)
     return TensorDict(merged, batch_size=fresh.batch_size, device=fresh.device)
 
 
@@ -110,14 +108,3 @@ def _fit(mask: Tensor, value: Tensor) -> Tensor:
     while mask.ndim > 1 and mask.shape[-1] == 1 and mask.shape != value.shape[: mask.ndim]:
         mask = mask.squeeze(-1)
     return mask.reshape(*mask.shape, *(1,) * (value.ndim - mask.ndim))
-
-
-def _merge_objects(old: Any, fresh: Any, mask: Tensor) -> Any:
-    """Row-wise choice between python payloads."""
-    batch = fresh.batch_size
-    if len(batch) == 0:
-        return fresh if bool(mask.any()) else old
-    rows = mask.reshape(*batch, -1).any(-1)
-    if len(batch) == 1:
-        return NonTensorStack(*[fresh[i] if rows[i] else old[i] for i in range(batch[0])])
-    return NonTensorStack(*[_merge_objects(old[i], fresh[i], rows[i]) for i in range(batch[0])])

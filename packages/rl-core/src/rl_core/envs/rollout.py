@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rl_core.envs.base import EnvBase
 from rl_core.envs.ends import any_done
+from rl_core.envs.entries import put_entries
 from rl_core.envs.partial_reset import ResetRequest, merge_reset
 from rl_core.envs.row_runner import RowRunner
 from rl_core.envs.stack_steps import stack_steps
@@ -142,7 +143,7 @@ def _act(env: EnvBase, policy: Callable[..., Any] | None, td: TensorDictBase, ca
         return td
     if not isinstance(result, TensorDictBase):
         raise PolicyError(f"the policy returned {type(result).__name__}; it must return a TensorDict with the action")
-    return td.update(result)
+    return put_entries(td, result)
 
 
 def _freeze(td: TensorDictBase, before: TensorDictBase, frozen: Tensor) -> TensorDictBase:

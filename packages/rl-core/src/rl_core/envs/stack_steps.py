@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_tensorclass
 from tensordict.utils import is_non_tensor
 from torch import Tensor
 
@@ -43,7 +43,7 @@ def stack_entries(
             column: list[Any] = [row[name] for row in rows]
             if type(value) is Tensor:
                 leaves[name] = _stacked(column, dim)
-            elif is_non_tensor(value):
+            elif is_non_tensor(value) or is_tensorclass(value):
                 leaves[name] = LazyStackedTensorDict.maybe_dense_stack(column, dim)
             else:
                 leaves[name] = _dense(column, dim)

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from tensordict import TensorDict, TensorDictBase
-from tensordict.utils import is_non_tensor
 from torch import Tensor
 
+from rl_core.envs.entries import is_group, put_entries
 from rl_core.keys import Key, as_keys, as_path
 
 __all__ = ["Drop", "advance", "drop_tree", "step_mdp"]
@@ -60,7 +60,7 @@ def step_mdp(
         drop |= {as_path(key) for key in as_keys(done_keys)}
     drop_root = drop | ({as_path(key) for key in as_keys(action_keys)} if exclude_action else set())
     result = advance(tensordict, drop_tree(drop), drop_tree(drop_root), keep_other)
-    return result if next_tensordict is None else next_tensordict.update(result)
+    return result if next_tensordict is None else put_entries(next_tensordict, result)
 
 
 def drop_tree(paths: Iterable[tuple[str, ...]]) -> Drop:
@@ -88,6 +88,9 @@ def advance(tensordict: TensorDictBase, drop_next: Drop, drop_root: Drop, keep_o
 
 
 def _merge(root: TensorDictBase | None, nxt: TensorDictBase | None, drop_root: Drop, drop_next: Drop) -> TensorDictBase:
+    like = root if root is not None else nxt
+    assert like is not None
+    dims = like.batch_dims
     content: dict[str, object] = {}
     groups: set[str] = set()
     for source, drop in ((root, drop_root), (nxt, drop_next)):
@@ -96,13 +99,11 @@ def _merge(root: TensorDictBase | None, nxt: TensorDictBase | None, drop_root: D
         for name, value in source.items():
             if name in _NEVER_CARRIED or (name in drop and drop[name] is None):
                 continue
-            if type(value) is not Tensor and isinstance(value, TensorDictBase) and not is_non_tensor(value):
+            if type(value) is not Tensor and is_group(value, dims):
                 groups.add(name)
             content[name] = value
     for name in groups:
         below = [None if source is None else source.get(name, None) for source in (root, nxt)]
-        sides = [side if isinstance(side, TensorDictBase) else None for side in below]
+        sides = [side if is_group(side, dims) else None for side in below]
         content[name] = _merge(sides[0], sides[1], drop_root.get(name) or {}, drop_next.get(name) or {})
-    like = root if root is not None else nxt
-    assert like is not None
     return TensorDict(content, batch_size=like.batch_size, device=like.device)
