@@ -61,3 +61,4 @@ from .specs.stacked import Stacked as Stacked
 from .specs.stacked_composite import StackedComposite as StackedComposite
 from .envs.model_based import ModelBasedEnvBase as ModelBasedEnvBase
 from .random_policy import RandomPolicy as RandomPolicy
+from .envs.tensor_env import TensorEnv as TensorEnv

@@ -10,8 +10,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl_core import Bounded, Composite, Unbounded, make_composite_from_td
-from rl_core.envs.tensor_env import TensorEnv
+from rl_core import Bounded, Composite, TensorEnv, Unbounded, make_composite_from_td
 from rl_core.errors import KeyMissingError
 
 __all__ = ["PendulumEnv"]
