@@ -218,7 +218,7 @@ def test_average_rewards_leaves_the_batch_alone():
 def test_a_network_with_another_output_is_named():
     critic = TensorDictModule(nn.Linear(3, 1), in_keys=["observation"], out_keys=["v"])
     gae = GAE(gamma=0.9, lmbda=0.8, value_network=critic)
-    with pytest.raises(KeyMissingError, match=r'writes "v", not "state_value".*set_keys\(value=\.\.\.\)'):
+    with pytest.raises(KeyMissingError, match=r'writes "v", not "state_value".*set_keys\(\.\.\.\)'):
         gae(rollout())
     gae.set_keys(value="v")
     assert gae(rollout())["v"].shape == (4, 7, 1)
