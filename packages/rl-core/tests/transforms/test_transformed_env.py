@@ -210,3 +210,15 @@ def test_an_entry_that_the_environment_lacks_is_named(kind):
     runner = RowRunner if kind is ArrayCountingEnv else ContainerRunner
     with pytest.raises(KeyMissingError, match=r"Scale needs 'pixels'.*'observation'.*in_keys"):
         runner(env, None, 3).run()
+
+
+def test_closing_the_environment_closes_its_transforms():
+    closed = []
+
+    class Held(HalfAction):
+        def close(self):
+            closed.append(self)
+
+    first, second = Held(), Held()
+    TransformedEnv(CountingEnv(), Compose(first, second)).close()
+    assert closed == [first, second]

@@ -196,6 +196,9 @@ class Transform(nn.Module):
             )
         self._owner = None if owner is None else weakref.ref(owner)
 
+    def close(self) -> None:
+        """Give up what the transform holds (processes, files); its environment calls this when it is closed."""
+
     def clone(self) -> Transform:
         """A copy with its own state and no owner."""
         import copy

@@ -87,6 +87,11 @@ class Compose(Transform):
     def __len__(self) -> int:
         return len(self.transforms)
 
+    def close(self) -> None:
+        """Close every transform."""
+        for transform in self:
+            transform.close()
+
     # ---------------------------------------------------------------- data
     def _call(self, tensordict: TensorDictBase) -> TensorDictBase:
         for transform in self:

@@ -191,8 +191,9 @@ class TransformedEnv(EnvBase):
         return self.base.load_state_dict(state_dict["base"])
 
     def close(self, *, raise_if_closed: bool = False) -> None:
-        """Close the environment underneath."""
+        """Close the environment underneath and the transforms."""
         self.base.close(raise_if_closed=raise_if_closed)
+        self.transform.close()
         super().close()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
