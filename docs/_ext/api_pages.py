@@ -17,7 +17,17 @@ else:
 
 __all__ = ["public_names", "write_pages"]
 
-ORDER = ["rl_core", "rl_envs", "rl_modules", "rl_collectors", "rl_buffers", "rl_objectives", "rl_trainers"]
+ORDER = [
+    "rl_core",
+    "rl_envs",
+    "rl_modules",
+    "rl_collectors",
+    "rl_buffers",
+    "rl_objectives",
+    "rl_trainers",
+    "rl_marl",
+    "rl_llm",
+]
 
 
 @dataclass(frozen=True)

@@ -18,3 +18,6 @@ from .progress import Progress as Progress
 from .progress import summary_table as summary_table
 from .recipes.ppo import PPO as PPO
 from .recipes.recipe import Recipe as Recipe
+from .recipes.mappo import IPPO as IPPO
+from .recipes.mappo import MAPPO as MAPPO
+from .recipes.qmix import QMIX as QMIX

@@ -43,7 +43,7 @@ def evaluate(
         max_steps: an episode counts as finished after so many steps; needed where episodes may never end.
         exploration_type: how a stochastic policy picks its actions; the mode by default.
         seed: seeds the environment first, so that episodes repeat; torch's global generator is left as it was.
-        reward_key: the reward under "next".
+        reward_key: the reward under "next", or a list of several (of groups of agents).
         reward_reduction: how a reward with several elements (agents) becomes one number.
 
     Returns:
@@ -118,21 +118,26 @@ def _run_episodes(
     return finished
 
 
-def _reward_reader(key: Any, reduction: str) -> Callable[[TensorDictBase, int], Tensor]:
+def _reward_reader(keys: Any, reduction: str) -> Callable[[TensorDictBase, int], Tensor]:
     """A function of a step and the number of rows that gives one reward per row."""
-    path = ("next", *key) if isinstance(key, tuple) else ("next", key)
+    listed = keys if isinstance(keys, list) else [keys]
+    paths = [("next", *key) if isinstance(key, tuple) else ("next", key) for key in listed]
 
     def read(td: TensorDictBase, rows: int) -> Tensor:
-        reward = td.get(path, None)
-        if reward is None:
-            written = ", ".join(repr(name) for name in td["next"].keys(True, True))
-            raise KeyMissingError(
-                f"evaluate needs {path!r}; the environment writes {written} under 'next'. Name it with reward_key="
-            )
-        elements = reward.reshape(rows, -1).double().cpu()
+        elements = torch.cat([_entry(td, path).reshape(rows, -1) for path in paths], -1).double().cpu()
         return elements.mean(-1) if reduction == "mean" else elements.sum(-1)
 
     return read
+
+
+def _entry(td: TensorDictBase, path: tuple[str, ...]) -> Tensor:
+    value: Tensor | None = td.get(path, None)
+    if value is None:
+        written = ", ".join(repr(name) for name in td["next"].keys(True, True))
+        raise KeyMissingError(
+            f"evaluate needs {path!r}; the environment writes {written} under 'next'. Name it with reward_key="
+        )
+    return value
 
 
 def _reset_rows(env: Any, td: TensorDictBase, rows: Tensor) -> TensorDictBase:

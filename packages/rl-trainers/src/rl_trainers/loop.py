@@ -208,7 +208,13 @@ class TrainingRun:
 
 def _shown(row: Mapping[str, float]) -> dict[str, float]:
     """What the progress display shows of a row: episodes, the last evaluation and the losses."""
-    labels = {"train/return": "return", "train/episode_length": "length", "eval/return_mean": "eval"}
+    labels = {
+        "train/return": "return",
+        "train/episode_length": "length",
+        "train/reward": "reward",
+        "train/completion_length": "length",
+        "eval/return_mean": "eval",
+    }
     shown = {label: row[name] for name, label in labels.items() if name in row}
     for name, value in row.items():
         if name.startswith("optim/loss_"):

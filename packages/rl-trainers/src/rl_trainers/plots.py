@@ -24,6 +24,9 @@ def plot_learning_curve(
     eval_key: str = "eval/return_mean",
     eval_std_key: str = "eval/return_std",
     eval_label: str = "deterministic evaluation (mean ± std)",
+    train_label: str = "training (mean of an update's episodes)",
+    x_label: str = "frames (environment steps)",
+    y_label: str = "episode return (sum of rewards)",
 ) -> Path:
     """Draw the return over the frames: every update as a dot, a smoothed line, and the evaluations with their spread.
 
@@ -35,6 +38,9 @@ def plot_learning_curve(
         eval_key: the column of evaluation means.
         eval_std_key: the column of evaluation standard deviations.
         eval_label: what the legend calls the evaluations.
+        train_label: what the legend calls the updates.
+        x_label: what the frames are.
+        y_label: what the returns are.
 
     Returns:
         The picture's path.
@@ -46,11 +52,11 @@ def plot_learning_curve(
     figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    _draw_training(axes, *_points(columns, train_key))
+    _draw_training(axes, *_points(columns, train_key), label=train_label)
     _draw_evaluations(axes, *_points(columns, eval_key, eval_std_key), label=eval_label)
     axes.set_title(title, loc="left", fontweight="bold")
-    axes.set_xlabel("frames (environment steps)")
-    axes.set_ylabel("episode return (sum of rewards)")
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
     axes.xaxis.set_major_formatter(lambda value, _: _thousands(value))
     axes.set_xlim(left=0)
     axes.grid(alpha=0.25)
@@ -63,12 +69,10 @@ def plot_learning_curve(
     return path
 
 
-def _draw_training(axes: Any, frames: np.ndarray, returns: np.ndarray) -> None:
+def _draw_training(axes: Any, frames: np.ndarray, returns: np.ndarray, *, label: str) -> None:
     if not len(frames):
         return
-    axes.plot(
-        frames, returns, ".", color=_TRAIN, alpha=0.35, markersize=5, label="training (mean of an update's episodes)"
-    )
+    axes.plot(frames, returns, ".", color=_TRAIN, alpha=0.35, markersize=5, label=label)
     if len(frames) >= 5:
         axes.plot(frames, _smooth(returns), color=_TRAIN, linewidth=2, label="training, smoothed")
 

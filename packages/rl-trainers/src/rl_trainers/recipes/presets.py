@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["PPO_PRESETS"]
+__all__ = ["GRPO_MODEL_PRESETS", "GRPO_PRESETS", "MAPPO_PRESETS", "PPO_PRESETS", "QMIX_PRESETS"]
 
 PPO_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "gym:CartPole-v1": {
@@ -37,3 +37,42 @@ PPO_PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """Changes to the fields of :class:`~rl_trainers.recipes.ppo.PPO`, by environment."""
+
+MAPPO_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "vmas:navigation": {"frames": 300_000},
+    "pettingzoo:mpe2/simple_spread_v3": {
+        "frames": 500_000,
+        "frames_per_batch": 5000,
+        "epochs": 10,
+        "minibatch_size": 500,
+        "learning_rate": 7e-4,
+        "lmbda": 0.95,
+        "entropy_coeff": 0.01,
+        "hidden": (64, 64),
+        "eval_episodes": 50,
+    },
+}
+"""Changes to the fields of :class:`~rl_trainers.recipes.mappo.MAPPO`, by environment."""
+
+QMIX_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "pettingzoo:mpe2/simple_spread_v3": {"frames": 200_000},
+}
+"""Changes to the fields of :class:`~rl_trainers.recipes.qmix.QMIX`, by environment."""
+
+GRPO_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "letters": {"frames": 19_200},
+    "addition": {"frames": 112_640, "prompts_per_batch": 32, "group_size": 16, "max_new_tokens": 2},
+}
+"""Changes to the fields of :class:`~rl_trainers.recipes.grpo.GRPO`, by task."""
+
+GRPO_MODEL_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "smollm2": {
+        "frames": 24,
+        "prompts_per_batch": 2,
+        "group_size": 4,
+        "max_new_tokens": 8,
+        "learning_rate": 1e-5,
+        "eval_prompts": 4,
+    },
+}
+"""Changes to them by model, over those by task."""

@@ -35,6 +35,8 @@ class Recipe:
     """The name on the command line."""
     about: ClassVar[str] = "env"
     """The field that says what is trained on; presets and the run's name follow it."""
+    deciding: ClassVar[tuple[str, ...]] = ()
+    """Further fields that :meth:`preset` depends on."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Changes to the defaults, by the value of that field."""
 
@@ -74,7 +76,8 @@ class Recipe:
 
         resume, subject = _option(argv, "--resume"), _option(argv, f"--{cls.about}")
         stored = {**read_config(resume, cls), "resume": resume} if resume else None
-        default = cls(**stored) if stored is not None else cls.preset(subject or cls.__dict__[cls.about])
+        decided = {name: given for name in cls.deciding if (given := _option(argv, f"--{name}"))}
+        default = cls(**stored) if stored is not None else cls.preset(subject or cls.__dict__[cls.about], **decided)
         return tyro.cli(cls, args=list(argv), default=default, prog=f"rl train {cls.recipe}")
 
     # ---------------------------------------------------------------- a run

@@ -1,0 +1,1 @@
+"""Value estimators of groups of agents."""

@@ -1,0 +1,1 @@
+"""Formulas of multi-agent learning: pure functions of tensors, without keys and without reduction."""

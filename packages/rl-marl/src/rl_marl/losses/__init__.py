@@ -1,0 +1,1 @@
+"""Losses of agent groups, one file a family."""

@@ -1,0 +1,1 @@
+"""Mixers: the value of a team from the values of its agents."""

@@ -1,0 +1,1 @@
+"""Networks of agent groups: shared or separate parameters, own or joint inputs."""

@@ -1,0 +1,1 @@
+"""PettingZoo environments, parallel and turn-based, as grouped environments of rl-core."""

@@ -1,0 +1,1 @@
+"""Policies and critics of a group of agents, built from its specs."""

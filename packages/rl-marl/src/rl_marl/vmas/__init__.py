@@ -1,0 +1,1 @@
+"""The vectorised simulator VMAS as a batched, grouped environment of rl-core."""
