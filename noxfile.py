@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import nox
@@ -16,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))
 from compat import run_matrix
 from environments import DISTRIBUTIONS, ROOT, bin_of, isolated, peers, suite, third_party, wheels
 from floors import minimum as minimum_env
+from heavy import heavy
 
 nox.needs_version = ">=2024.4.15"
 nox.options.default_venv_backend = "none"
@@ -59,9 +61,18 @@ for _dist in DISTRIBUTIONS:
     _tests_of(_dist)
 
 
-def _pytest(session: nox.Session, env: Path, folders: list[str], dists: list[str], *options: str) -> None:
+@nox.session(name="tests-heavy")
+def tests_heavy(session: nox.Session) -> None:
+    """Run the tests that need third parties too heavy for every day (vLLM, a real language model)."""
+    folders = [f"packages/{dist}/tests-heavy" for dist in DISTRIBUTIONS]
+    folders = [folder for folder in folders if (ROOT / folder).is_dir()]
+    _pytest(session, heavy(session), folders, (), "--timeout=900")
+
+
+def _pytest(session: nox.Session, env: Path, folders: list[str], dists: Sequence[str], *options: str) -> None:
     """Run the tests of folders and the doctests of installed packages; own arguments replace this choice."""
-    chosen = session.posargs or [*folders, *DOCTESTS, *(dist.replace("-", "_") for dist in dists)]
+    doctests = [*DOCTESTS, *(dist.replace("-", "_") for dist in dists)] if dists else []
+    chosen = session.posargs or [*folders, *doctests]
     pytest = (bin_of(env), "-m", "pytest", "-c", "pyproject.toml", "--rootdir", ".")
     session.run(*pytest, *options, *chosen, env=TEST_ENV)
 

@@ -34,6 +34,7 @@ __all__ = [
     "digest",
     "install",
     "isolated",
+    "new_env",
     "peers",
     "read_stamp",
     "site_packages",
@@ -48,7 +49,17 @@ ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".nox"
 PACKAGES = ROOT / "packages"
 DISTRIBUTIONS = sorted(path.parent.name for path in PACKAGES.glob("*/pyproject.toml"))
-_NOT_SOURCES = {"tests", "__pycache__", "build", "dist", ".pytest_cache", ".hypothesis", ".mypy_cache", ".ruff_cache"}
+_NOT_SOURCES = {
+    "tests",
+    "tests-heavy",
+    "__pycache__",
+    "build",
+    "dist",
+    ".pytest_cache",
+    ".hypothesis",
+    ".mypy_cache",
+    ".ruff_cache",
+}
 
 
 def bin_of(env: Path, name: str = "python") -> str:
@@ -123,7 +134,7 @@ def _from_requirements(session: nox.Session, env: Path, requirements: Path) -> P
     stamp = digest([sys.version, text])
     if read_stamp(env) != stamp:
         session.log(f"making {env.relative_to(ROOT)} from {requirements.relative_to(ROOT)}: once, a few minutes")
-        _virtualenv(session, env)
+        new_env(session, env)
         pip = (bin_of(env), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
         torch = next(line for line in text.splitlines() if line.startswith("torch=="))
         session.run(*pip, torch)
@@ -132,7 +143,8 @@ def _from_requirements(session: nox.Session, env: Path, requirements: Path) -> P
     return env
 
 
-def _virtualenv(session: nox.Session, env: Path, *options: str) -> None:
+def new_env(session: nox.Session, env: Path, *options: str) -> None:
+    """A new environment, in place of any that was there; options are virtualenv's."""
     # virtualenv comes with nox and, unlike venv, needs no ensurepip (which Debian packages apart).
     shutil.rmtree(env, ignore_errors=True)
     session.run(sys.executable, "-m", "virtualenv", "--quiet", "--no-periodic-update", *options, str(env))
@@ -140,7 +152,7 @@ def _virtualenv(session: nox.Session, env: Path, *options: str) -> None:
 
 def thin_env(session: nox.Session, env: Path) -> None:
     """An empty environment, without pip."""
-    _virtualenv(session, env, "--without-pip")
+    new_env(session, env, "--without-pip")
 
 
 def install(session: nox.Session, base: Path, env: Path, wheel_files: Iterable[Path]) -> None:

@@ -1,0 +1,1 @@
+"""Data of language models: chats, their token and text views, templates, and the append-only token builder."""

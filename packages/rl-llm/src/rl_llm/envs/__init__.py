@@ -1,0 +1,1 @@
+"""Environments of language models: chats, data sets, rewards and toy tasks."""

@@ -1,0 +1,1 @@
+"""Tasks that a tiny model learns from scratch: prompts and rewards, with no download."""

@@ -1,0 +1,1 @@
+"""Policies that are language models. Nothing is imported until it is used."""

@@ -1,0 +1,1 @@
+"""What tests and examples of language models need and no download gives."""
