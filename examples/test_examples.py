@@ -138,3 +138,46 @@ def test_tensordicts_stack_and_reshape(dim):
     rows = [TensorDict({"x": torch.ones(3)}, [3]) for _ in range(2)]
     stacked = torch.stack(rows, dim)
     assert stacked.reshape(-1).shape == (6,) and stacked.permute(1, 0).shape == stacked.shape[::-1]
+
+
+def test_multi_agent_ppo_learns_to_navigate_a_little():
+    lines = run("multi_agent_ppo.py", "12000").splitlines()
+    returns = [float(line.rpartition(" ")[2]) for line in lines if line.startswith("iteration")]
+    assert len(returns) == 2 and returns[1] > returns[0]
+
+
+def test_a_chat_uses_python_and_a_function():
+    shown = run("llm_tools.py")
+    assert "[tool]" in shown and "385" in shown and "three eight five" in shown
+
+
+def test_the_language_model_snippet_of_the_field():
+    from rl_llm import (
+        ChatEnv,
+        GRPOLoss,
+        LLMCollector,
+        PythonInterpreter,
+        TransformersWrapper,
+        char_tokenizer,
+        tiny_llama,
+    )
+    from rl_modules import ValueOperator
+
+    tokenizer = char_tokenizer()
+    model = tiny_llama(tokenizer)
+    env = ChatEnv(tokenizer=tokenizer, system_prompt="You can execute Python code.", batch_size=[1]).append_transform(
+        PythonInterpreter()
+    )
+    llm = TransformersWrapper(
+        model=model, tokenizer=tokenizer, input_mode="history", generate_kwargs={"max_new_tokens": 8}
+    )
+
+    obs = env.reset(TensorDict({"query": "Calculate 2+2"}, batch_size=[1]))
+    llm_output = llm(obs)  # generates an answer
+    obs = env.step(llm_output)  # the environment takes it in
+    roles = [message["role"] for message in obs["next", "history"].prompt.to_chats()[0]]
+    assert roles == ["system", "user", "assistant"]
+
+    critic = ValueOperator(nn.Linear(1, 1), in_keys=["progress"])
+    assert GRPOLoss(llm, critic, gamma=0.99).gamma == 0.99
+    assert LLMCollector(env, llm, frames_per_batch=100) is not None

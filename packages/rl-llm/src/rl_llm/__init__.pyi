@@ -75,3 +75,4 @@ from .tools.transforms.function_call import SimpleToolTransform as SimpleToolTra
 from .tools.transforms.python_interpreter import PythonInterpreter as PythonInterpreter
 from .tools.transforms.tool_turns import ToolAnswer as ToolAnswer
 from .tools.transforms.tool_turns import ToolTurns as ToolTurns
+from .collectors.llm_collector import LLMCollector as LLMCollector
