@@ -36,9 +36,7 @@ _KNOWN: dict[str, dict[str, str]] = {
     "writers": {"round_robin": "rl-buffers"},
     "buffers": {"replay": "rl-buffers", "tensordict_replay": "rl-buffers"},
     "target_updates": {"soft": "rl-objectives", "hard": "rl-objectives"},
-    "recipes": {"ppo": "rl-trainers[recipes]"}
-    | dict.fromkeys(("mappo", "ippo", "qmix"), "rl-trainers[marl]")
-    | dict.fromkeys(("grpo", "sft"), "rl-trainers[llm]"),
+    "recipes": {"ppo": "rl-trainers[recipes]"} | dict.fromkeys(("mappo", "ippo", "qmix"), "rl-trainers[marl]"),
     "loggers": {"csv": "rl-trainers", "tensorboard": "rl-trainers[tensorboard]"},
 }
 
