@@ -21,7 +21,8 @@ import torch
 
 VERSIONS = (
     *("torch", "tensordict", "numpy", "gymnasium", "stable-baselines3", "torchrl"),
-    *("rl-core", "rl-envs", "rl-modules", "rl-collectors", "rl-objectives"),
+    *("rl-core", "rl-envs", "rl-modules", "rl-collectors", "rl-objectives", "rl-marl", "rl-llm"),
+    *("vmas", "transformers", "trl"),
 )
 
 
