@@ -265,3 +265,25 @@ def test_progress_is_printed_where_it_is_asked_for(capsys):
 def test_options_that_are_not_admitted_are_refused(options):
     with pytest.raises(SpecError):
         MCAdvantage(**{"grpo_size": 2, **options})
+
+
+@pytest.mark.parametrize("baseline", ["std", "mean", "leave_one_out"])
+@pytest.mark.parametrize("mode", ["sum", None])
+def test_whole_groups_of_single_turns_get_the_advantages_that_rows_one_by_one_get(baseline, mode):
+    torch.manual_seed(0)
+    ids = torch.arange(4).repeat_interleave(3)
+    batch = TensorDict(
+        {
+            "group_id": ids,
+            "row": torch.arange(12),
+            "next": {"reward": torch.randn(12, 1).round(), "done": torch.ones(12, 1, dtype=torch.bool)},
+        },
+        [12],
+    )
+    batch["next", "reward"][:3] = 1.0  # a dead group
+    at_once, by_row = (MCAdvantage(3, baseline=baseline, trajectory_return=mode) for _ in range(2))
+    fast = at_once.inv(batch)
+    slow = torch.cat([rows for n in range(12) if (rows := by_row.inv(batch[n : n + 1])) is not None])
+    assert torch.equal(fast["row"], slow["row"]) and torch.equal(fast["advantage"], slow["advantage"])
+    assert at_once.get_stats() == by_row.get_stats()
+    assert "advantage" not in batch

@@ -132,6 +132,10 @@ class MCAdvantage(Transform):
             ReplayBufferError: the last turn of a trajectory is missing.
             KeyMissingError: an entry is missing.
         """
+        with self._lock:
+            whole = self._whole_groups(tensordict)
+        if whole is not None:
+            return whole
         arrived = self._trajectories(tensordict)
         with self._lock:
             complete = self._completed(arrived, self._pending)
@@ -187,6 +191,31 @@ class MCAdvantage(Transform):
             }
 
     # ---------------------------------------------------------------- groups
+    def _whole_groups(self, tensordict: TensorDictBase) -> TensorDictBase | None:
+        """The batch with its advantages where it is complete groups of single turns side by side, in one go.
+
+        That is what a collector of single-turn chats with ``group_repeats=True`` yields; row by row it costs as much as
+        sampling the answers. None where the batch is anything else.
+        """
+        groups, done = tensordict.get(self.group_key, None), tensordict.get(self.done_key, None)
+        selective = self._pending or self.verbose or self.keep_return_bounds is not None or self.drop_dead_groups
+        if selective or tensordict.ndim != 1 or not (isinstance(groups, Tensor) and isinstance(done, Tensor)):
+            return None
+        count = len(tensordict)
+        if not count or count % self.grpo_size or groups.numel() != count:
+            return None
+        names = groups.reshape(-1, self.grpo_size)
+        alone = len(names[:, 0].unique()) == len(names) and bool((names == names[:, :1]).all())
+        if not alone or not bool(done.reshape(count, -1).any(-1).all()):
+            return None
+        returns = self._number(tensordict, self.rewards_key).reshape(count, -1).sum(-1)
+        result = group_advantage(returns, groups.flatten().cpu(), baseline=self.baseline, epsilon=self.epsilon)
+        by_group = returns.reshape(-1, self.grpo_size)
+        self._counts["completed"] += len(by_group)
+        self._counts["dead"] += int((by_group == by_group[:, :1]).all(-1).sum())
+        values = result.advantage.to(torch.get_default_dtype()).unsqueeze(-1)
+        return tensordict.copy().set(self.advantage_key, values.to(groups.device))
+
     def _completed(
         self, arrived: list[tuple[Hashable, Trajectory]], pending: dict[Hashable, list[Trajectory]]
     ) -> list[list[Trajectory]]:
