@@ -209,7 +209,7 @@ def show(suite: Suite, results: list[Result]) -> None:
 def main() -> None:
     """Measure a suite, print the table, leave JSON and Markdown in ``benchmarks/results/``."""
     parser = argparse.ArgumentParser(description="Measure a suite of benchmarks, contenders taking turns.")
-    parser.add_argument("suites", nargs="+", metavar="SUITE", help="a folder of benchmarks/ with a suite.json: collect, core, gae, llm_loss, ...")
+    parser.add_argument("suites", nargs="+", metavar="SUITE", help="a folder of benchmarks/ that has a suite.json")
     parser.add_argument(
         "--python", action="append", default=[], metavar="ENV=PATH", help="the Python of an environment"
     )

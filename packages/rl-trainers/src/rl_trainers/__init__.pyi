@@ -21,3 +21,6 @@ from .recipes.recipe import Recipe as Recipe
 from .recipes.mappo import IPPO as IPPO
 from .recipes.mappo import MAPPO as MAPPO
 from .recipes.qmix import QMIX as QMIX
+from .completions import completions_table as completions_table
+from .recipes.grpo import GRPO as GRPO
+from .recipes.sft import SFT as SFT

@@ -5,7 +5,13 @@ from __future__ import annotations
 __all__ = ["requirement_for"]
 
 _KNOWN: dict[str, dict[str, str]] = {
-    "envs": {"gym": "rl-envs[gym]", "native": "rl-envs", "pettingzoo": "rl-marl", "vmas": "rl-marl"},
+    "envs": {
+        "gym": "rl-envs[gym]",
+        "native": "rl-envs",
+        "pettingzoo": "rl-marl[pettingzoo]",
+        "vmas": "rl-marl[vmas]",
+        "chat": "rl-llm[transformers]",
+    },
     "transforms": dict.fromkeys(
         ("StepCounter", "RewardSum", "InitTracker", "DoubleToFloat", "ObservationNorm", "FiniteTensorDictCheck"),
         "rl-envs",

@@ -134,7 +134,7 @@ class LLMCollector(BaseCollector):
             raise CollectorError("a chat needs one policy: pass policy (or policy_factory), there are no random turns")
         self.env, self._owns_env = make_env(env)
         rows = self.env.batch_size.numel()
-        self.budget = FrameBudget.checked(1 if self.whole_dialogs else rows, turns or 1, total, None)
+        self.budget = FrameBudget.checked(1 if self.whole_dialogs else rows, 1 if turns is None else turns, total, None)
         self.policy = policy if policy_factory is None else policy_factory()
         sync = one_of_two("weight_sync", weight_sync, "weight_updater", weight_updater)
         self.versions = PolicyVersions(self.policy, sync)
@@ -376,12 +376,6 @@ class LLMCollector(BaseCollector):
         self._counts = {name: int(value) for name, value in state_dict["counts"].items()}
         self._turns.load_state_dict(state_dict["turns"])
         self._dialogs.abandon()
-
-    def __len__(self) -> int:
-        """Batches of a run."""
-        if self.budget.total_frames < 0 or self.whole_dialogs:
-            raise CollectorError("a run without an end, or of whole dialogs, has no length that is known beforehand")
-        return -(-self.budget.total_frames // self.budget.frames_per_batch)
 
     def __repr__(self) -> str:
         kind = "whole dialogs" if self.whole_dialogs else "steps"
