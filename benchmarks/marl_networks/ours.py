@@ -1,0 +1,17 @@
+"""rl-marl: MultiAgentMLP, one net for all agents or one each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from _pass import AGENTS, CELLS, FEATURES, OUTPUTS, one_pass
+
+from rl_marl import MultiAgentMLP
+
+
+def build(rows: int, backward: bool, share_params: bool) -> Callable[[], object]:
+    """One repetition is one pass over ``rows`` rows of three agents."""
+    net = MultiAgentMLP(
+        FEATURES, OUTPUTS, AGENTS, centralized=False, share_params=share_params, depth=2, num_cells=CELLS
+    )
+    return one_pass(net, rows, backward)
