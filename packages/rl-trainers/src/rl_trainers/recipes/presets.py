@@ -70,14 +70,14 @@ QMIX_PRESETS: Mapping[str, Mapping[str, Any]] = {
 """Changes to the fields of :class:`~rl_trainers.recipes.qmix.QMIX`, by environment."""
 
 GRPO_PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "letters": {"frames": 12_800},
+    "letters": {"frames": 12_800, "learning_rate": 2e-3},
     "addition": {
-        "frames": 61_440,
+        "frames": 71_680,
         "prompts_per_batch": 32,
         "group_size": 16,
         "max_new_tokens": 1,
         "minibatch_size": 256,
-        "entropy_coeff": 0.03,
+        "entropy_coeff": 0.04,
     },
 }
 """Changes to the fields of :class:`~rl_trainers.recipes.grpo.GRPO`, by task."""
