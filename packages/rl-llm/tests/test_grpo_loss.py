@@ -34,7 +34,7 @@ class TinyModel(nn.Module):
         self.head = nn.Linear(6, VOCABULARY, dtype=dtype)
 
     def distribution(self, tokens):
-        before = torch.nn.functional.pad(tokens[:, :-1], (1, 0))
+        before = torch.nn.functional.pad(tokens[..., :-1], (1, 0))
         return self.head(self.embedding(before)).log_softmax(-1)
 
     def forward(self, td):
@@ -571,6 +571,28 @@ def test_ragged_rows_give_what_padded_rows_give():
         mixed[name] = lazy[name]
     assert not isinstance(mixed, LazyStackedTensorDict)
     torch.testing.assert_close(loss(mixed).detach().to_dict(), expected)
+
+
+@pytest.mark.parametrize("strategy", ["rlhf", "sft", "generic"])
+def test_turns_of_dialogs_with_different_prompts_are_rows_like_others(strategy):
+    """[B, T] rows, as several turns of chats give them: prompts and answers differ within and between dialogs."""
+    flat = make_batch(rows=6, garbage=0.0)
+    prompts = [row["tokens", "full"][: 1 + n % 3] for n, row in enumerate(flat.unbind(0))]
+    rows = ragged_rows(flat)
+    for row, prompt in zip(rows, prompts, strict=True):
+        row["tokens", "prompt"] = prompt
+    loss = make_loss(masking_strategy=strategy)
+    expected = loss(lazy_stack(rows)).detach().to_dict()
+    dialogs = lazy_stack([lazy_stack(rows[:3]), lazy_stack(rows[3:])])
+    assert dialogs.batch_size == (2, 3)
+    torch.testing.assert_close(loss(dialogs).detach().to_dict(), expected)
+
+
+def test_a_scorer_is_told_by_what_it_scores_not_by_the_prompts_it_would_generate_from():
+    actor = TinyScorer()
+    actor.in_keys = (("text", "prompt"),)
+    assert ("tokens", "full") in GRPOLoss(actor).in_keys
+    assert ("text", "prompt") not in GRPOLoss(actor).in_keys
 
 
 class Container(TensorClass["nocast"]):

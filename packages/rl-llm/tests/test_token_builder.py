@@ -214,3 +214,17 @@ def test_an_adopted_prompt_stands_as_it_is_and_counts_as_not_generated(tokenizer
 def test_unknown_options_are_refused(tokenizer):
     with pytest.raises(SpecError, match="'refuse' or 'escape'"):
         TokenBuilder(tokenizer, special_tokens="keep")
+
+
+def test_a_builder_that_starts_like_another_goes_on_alone(tokenizer):
+    first = TokenBuilder(tokenizer).start([{"role": "user", "content": "hello"}])
+    second = TokenBuilder(tokenizer).start([{"role": "user", "content": "abc"}]).start_like(first)
+    assert second.prompt() == first.prompt()
+    second.add_generated(tokenizer.encode("he"), [-1.0, -2.0])
+    second.add_message("user", "what?")
+    alone = TokenBuilder(tokenizer).start([{"role": "user", "content": "hello"}])
+    assert first.prompt() == alone.prompt() and first.messages == alone.messages
+    alone.add_generated(tokenizer.encode("he"), [-1.0, -2.0]).add_message("user", "what?")
+    assert (second.prompt(), second.prompt_mask(), second.prompt_log_probs(), second.messages) == (
+        alone.prompt(), alone.prompt_mask(), alone.prompt_log_probs(), alone.messages
+    )  # fmt: skip

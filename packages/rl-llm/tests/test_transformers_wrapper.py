@@ -661,14 +661,18 @@ def test_tokens_are_made_anew_where_they_are_not_preferred(policy, tokenizer):
     assert out["tokens"].rows("prompt")[0].tolist() == tokenizer("abc")["input_ids"]
 
 
-def test_tokens_of_another_turn_than_the_text_or_the_messages_are_warned_of(policy, model, tokenizer):
+def test_a_text_is_read_anew_where_the_tokens_beside_it_are_of_another_turn(policy, tokenizer):
     batch = policy(texts(["abc"]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         policy(batch)  # the same prompt once more
-    batch["text"] = Text(prompt=["abd"], batch_size=[1])
-    with pytest.warns(UserWarning, match="do not contain 'abd'"):
-        policy(batch)
+        batch["text"] = Text(prompt=["abd"], batch_size=[1])
+        out = policy(batch)
+    assert out["tokens"].rows("prompt")[0].tolist() == tokenizer("abd")["input_ids"]
+    assert out["text"].texts("prompt") == ["abd"]
+
+
+def test_tokens_of_another_turn_than_the_messages_are_warned_of(model, tokenizer):
     chat = TransformersWrapper(model, tokenizer=tokenizer, generate_kwargs={"max_new_tokens": 3})
     batch = chat(chats())
     more = History.from_chats([[{"role": "user", "content": "hi"}]] * 2)

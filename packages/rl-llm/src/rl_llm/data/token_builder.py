@@ -81,6 +81,7 @@ class TokenBuilder:
         self._marks: list[_Mark] = []
         self._pending = ""
         self._adopted = False
+        self._header_text: str | None = None
 
     # ---------------------------------------------------------------- building
     def start(self, messages: Chat) -> TokenBuilder:
@@ -88,6 +89,15 @@ class TokenBuilder:
         self._clear()
         if messages:
             self.add_messages(messages)
+        return self
+
+    def start_like(self, other: TokenBuilder) -> TokenBuilder:
+        """Begin where another builder of the same tokenizer and template stands; a group shares its opening."""
+        self.ids, self.mask, self.log_probs = [*other.ids], [*other.mask], [*other.log_probs]
+        self.messages, self._shown = [dict(message) for message in other.messages], [*other._shown]
+        self._held, self._marks = dict(other._held), [*other._marks]
+        self._pending, self._adopted = other._pending, other._adopted
+        self._header_text = other._header() if other._shown else None
         return self
 
     def add_message(self, role: str, content: str) -> TokenBuilder:
@@ -108,7 +118,7 @@ class TokenBuilder:
             raise self._rewrites(before, after)
         self._append_text(self._pending + after[len(before) :])
         self._pending = ""
-        self._shown += shown
+        self._show(shown)
         for message in messages:
             self.messages.append(dict(message))
             self._marks.append(_Mark(len(self.ids), ""))
@@ -143,9 +153,13 @@ class TokenBuilder:
         if content is None:
             content = self.tokenizer.decode(sampled[: -len(self._stop_ids)] if ended else sampled)
         self.messages.append({"role": "assistant", "content": content} | ({} if ended else {"is_complete": False}))
-        self._shown.append({"role": "assistant", "content": _PROBE})
+        self._show([{"role": "assistant", "content": _PROBE}])
         self._marks.append(_Mark(len(self.ids), self._pending))
         return self
+
+    def _show(self, messages: Chat) -> None:
+        self._shown += messages
+        self._header_text = None
 
     def sync(self, messages: Chat) -> int:
         """Make the conversation that of the messages: keep the common beginning, encode the rest as not generated.
@@ -188,7 +202,7 @@ class TokenBuilder:
             mark = self._marks[place - 1]
             self.ids, self.mask = self.ids[: mark.tokens], self.mask[: mark.tokens]
             self.log_probs = self.log_probs[: mark.tokens]
-            self.messages, self._shown = self.messages[:place], self._shown[:place]
+            self.messages, self._shown, self._header_text = self.messages[:place], self._shown[:place], None
             self._marks, self._pending = self._marks[:place], mark.pending
         if again:
             self.add_messages(again)
@@ -232,11 +246,13 @@ class TokenBuilder:
         return render_text(chat, self.tokenizer, self.template, add_generation_prompt=header, **self._kwargs)
 
     def _header(self) -> str:
-        """What the template puts before the policy's next turn."""
-        before, opened = self._render(self._shown), self._render(self._shown, header=True)
-        if not opened.startswith(before):
-            raise self._rewrites(before, opened)
-        return opened[len(before) :]
+        """What the template puts before the policy's next turn; rendered once for each message that is shown."""
+        if self._header_text is None:
+            before, opened = self._render(self._shown), self._render(self._shown, header=True)
+            if not opened.startswith(before):
+                raise self._rewrites(before, opened)
+            self._header_text = opened[len(before) :]
+        return self._header_text
 
     def _closing(self) -> str:
         """What the template puts behind the policy's next turn; nothing where there is only one turn."""

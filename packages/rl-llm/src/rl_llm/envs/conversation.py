@@ -36,10 +36,16 @@ class Conversations:
         self.rewritten = 0
 
     def start(self, chats: Sequence[Chat], rows: Tensor | None = None) -> None:
-        """Begin the chats of some rows (None: of all)."""
+        """Begin the chats of some rows (None: of all); neighbours with one opening render it once."""
+        begun: tuple[Chat, TokenBuilder] | None = None
         for index, (builder, chat) in enumerate(zip(self.builders, chats, strict=True)):
-            if rows is None or bool(rows[index]):
+            if rows is not None and not bool(rows[index]):
+                continue
+            if begun is not None and begun[0] == chat:
+                builder.start_like(begun[1])
+            else:
                 builder.start(chat)
+            begun = chat, builder
 
     def sync(self, chats: Sequence[Chat]) -> bool:
         """Bring the tokens in step with messages that others added or edited.
@@ -57,9 +63,12 @@ class Conversations:
 
     def view(self) -> dict[str, Any]:
         """``tokens.prompt``, ``masks.prompt_assistant_mask`` and ``log_probs.prompt``, ragged."""
-        prompts = [torch.tensor(builder.prompt(), dtype=torch.int64) for builder in self.builders]
-        masks = [torch.tensor(builder.prompt_mask(), dtype=torch.bool) for builder in self.builders]
-        scores = [torch.tensor(builder.prompt_log_probs(), dtype=torch.float32) for builder in self.builders]
+        prompts, masks, scores = [], [], []
+        for builder in self.builders:
+            opened = builder.generation_prompt()
+            prompts.append(torch.tensor([*builder.ids, *opened], dtype=torch.int64))
+            masks.append(torch.tensor([*builder.mask, *[False] * len(opened)], dtype=torch.bool))
+            scores.append(torch.tensor([*builder.log_probs, *[0.0] * len(opened)], dtype=torch.float32))
         return {
             "tokens": Tokens.from_rows(prompt=prompts),
             "masks": Masks.from_rows(prompt_assistant_mask=masks),

@@ -42,24 +42,33 @@ def row_lengths(batch: TensorDictBase, key: Key) -> Tensor | None:
     """The length of each row of a ragged entry.
 
     Args:
-        batch: [B], before it is made dense.
+        batch: [*B], before it is made dense.
         key: an entry whose rows are [L].
 
     Returns:
-        int64 [B]; None where the entry is absent or dense.
+        int64 [*B]; None where the entry is absent or dense.
     """
     node: Any = batch
     path = as_path(key)
     for depth, name in enumerate(path):
         inside = _inside(node)
         if isinstance(inside, LazyStackedTensorDict):
-            rows = [row.get(path[depth:], None) for row in inside.unbind(0)]
-            lengths = [row.shape[-1] for row in rows if row is not None]
-            return torch.tensor(lengths) if len(lengths) == len(rows) else None
+            lengths = [_lengths_below(row, path[depth:]) for row in inside.unbind(0)]
+            known = [length for length in lengths if length is not None]
+            return torch.stack(known) if len(known) == len(lengths) else None
         node = inside.get(name, None)
         if node is None:
             return None
     return torch.tensor([row.shape[-1] for row in node.unbind(0)]) if node.is_nested else None
+
+
+def _lengths_below(row: Any, path: tuple[str, ...]) -> Tensor | None:
+    """The lengths [*b] of one row of a stack, which has the batch size [*b] itself."""
+    ragged = row_lengths(row, path) if row.batch_dims else None
+    if ragged is not None:
+        return ragged
+    value = row.get(path, None)
+    return None if value is None else torch.full(row.batch_size, value.shape[-1])
 
 
 def pad_rows(rows: Sequence[Tensor], name: str = "an entry") -> Tensor:

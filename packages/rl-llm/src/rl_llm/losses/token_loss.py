@@ -13,7 +13,7 @@ from rl_core.losses.module import LossModule
 from rl_llm.losses.layout import exact_float, per_token
 from rl_llm.losses.masking import after_prompt, check_strategy, last_run
 from rl_llm.losses.output import LLMLossOutput
-from rl_llm.losses.scoring import score_tokens
+from rl_llm.losses.scoring import TokenScorer, score_tokens
 
 __all__ = ["TokenLoss"]
 
@@ -65,6 +65,8 @@ class TokenLoss(LossModule):
         actor = self._modules.get("actor_network")
         if actor is None:
             return [*keys, self._paths["current_log_prob"]]
+        if isinstance(actor, TokenScorer):  # its in_keys may be those of generating
+            return [*keys, self._paths["tokens"], self._paths["attention_mask"]]
         return [*keys, *(as_key(key) for key in actor.in_keys)]  # type: ignore[union-attr]
 
     @property

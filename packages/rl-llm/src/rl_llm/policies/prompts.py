@@ -56,15 +56,16 @@ class PromptReader:
         texts = text_rows(batch, options.read_key) if options.input_mode == "text" else None
         key: Key = options.read_key if options.input_mode == "tokens" else (options.tokens_key, "prompt")
         rows = self._given(batch, key)
+        if rows is not None and texts is not None and self._mismatch(self._decoded(rows), texts) is not None:
+            rows = None  # of an earlier turn: an environment of texts writes no tokens
         fresh = rows is None
         if rows is None:
             rows = self._encoded(history, texts, generation_prompt=True)
         _check_rows(rows, options.read_key)
-        if self.tokenizer is not None:
-            decoded = [self.tokenizer.decode(row.tolist(), skip_special_tokens=False) for row in rows]
-            if not fresh and options.input_mode != "tokens":
-                self._warn_of_stale_tokens(decoded, texts if texts is not None else _said(history))
-            texts = decoded if texts is None else texts
+        if self.tokenizer is not None and texts is None:
+            texts = self._decoded(rows)
+            if not fresh and history is not None:
+                self._warn_of_stale_tokens(texts, _said(history))
         earlier = None if fresh else self._earlier(batch, rows)
         return Prompts(rows, texts, history, *(earlier or (None, None)))
 
@@ -87,8 +88,23 @@ class PromptReader:
             )
         return rows
 
+    def _decoded(self, rows: list[Tensor]) -> list[str]:
+        return [self.tokenizer.decode(row.tolist(), skip_special_tokens=False) for row in rows]
+
     def _warn_of_stale_tokens(self, decoded: list[str], said: list[Any]) -> None:
-        """Warn where the tokens to be read do not tell what the text or the messages of the same batch say."""
+        """Warn where the tokens to be read do not tell what the messages of the same batch say."""
+        mismatch = self._mismatch(decoded, said)
+        if mismatch is not None:
+            row, part = mismatch
+            warnings.warn(
+                f"row {row}: the tokens at {(self.options.tokens_key, 'prompt')!r}, which the policy reads, do "
+                f"not contain {part[-60:]!r} of {self.options.read_key!r}: they look like those of another "
+                "turn. Remove them, or read the other entry with prefer_tokens=False",
+                stacklevel=7,
+            )
+
+    def _mismatch(self, decoded: list[str], said: list[Any]) -> tuple[int, str] | None:
+        """The first row whose tokens do not hold what was said, in its order, and the missing part."""
         for row, (tokens_say, parts) in enumerate(zip(decoded, said, strict=True)):
             place, tokens_say = 0, "".join(tokens_say.split())
             for part in [parts] if isinstance(parts, str) else parts:
@@ -96,14 +112,9 @@ class PromptReader:
                 bare = "".join(self.tokenizer.decode(ids, skip_special_tokens=False).split())
                 place = tokens_say.find(bare, place)
                 if place < 0:
-                    warnings.warn(
-                        f"row {row}: the tokens at {(self.options.tokens_key, 'prompt')!r}, which the policy reads, do "
-                        f"not contain {part[-60:]!r} of {self.options.read_key!r}: they look like those of another "
-                        "turn. Remove them, or read the other entry with prefer_tokens=False",
-                        stacklevel=7,
-                    )
-                    return
+                    return row, part
                 place += len(bare)
+        return None
 
     def _earlier(self, batch: TensorDictBase, rows: list[Tensor]) -> tuple[list[Tensor], list[Tensor]] | None:
         """Which tokens of the prompt the policy generated before, and their log-probabilities, where both are there."""
@@ -147,9 +158,8 @@ class PromptReader:
         return [torch.as_tensor(ids, dtype=torch.int64) for ids in encoded["input_ids"]]
 
 
-def _said(history: History | None) -> list[list[str]]:
+def _said(history: History) -> list[list[str]]:
     """What others than the policy said, by row; templates may shorten the policy's own earlier messages."""
-    assert history is not None
     return [[m["content"] for m in chat if m["role"] != "assistant"] for chat in history.to_chats()]
 
 

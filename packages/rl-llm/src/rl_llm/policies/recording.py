@@ -60,15 +60,14 @@ def generate_completions(
         _stop_criteria(settings, tokenizer),
         ids.shape[1],
     )
+    sampling = {} if settings.distribution.greedy else {"top_k": 0, "top_p": 1.0, "temperature": 1.0}
     config = transformers.GenerationConfig(
         do_sample=not settings.distribution.greedy,
         max_new_tokens=max(limits),
         num_return_sequences=repeats,
         eos_token_id=list(eos_ids) or None,
         pad_token_id=eos_ids[0] if eos_ids else 0,  # never read back: lengths are recorded
-        top_k=0,
-        top_p=1.0,
-        temperature=1.0,
+        **sampling,
         **settings.extra,
     )
     with evaluating(model), _own_settings_only(model):
