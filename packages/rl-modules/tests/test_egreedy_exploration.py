@@ -76,6 +76,13 @@ def test_an_action_that_does_not_fit_the_spec_raises():
         EGreedyModule(OneHot(3), 1.0, 1.0).forward_tensors(torch.zeros(5, 4))
 
 
+def test_one_environments_index_explores_too():
+    module = EGreedyModule(CategoricalSpec(2), 1.0, 1.0)
+    with set_exploration_type(ExplorationType.RANDOM):
+        actions = [module.forward_tensors(torch.tensor(0))[0] for _ in range(50)]
+    assert {action.shape for action in actions} == {torch.Size([])} and {int(action) for action in actions} == {0, 1}
+
+
 @pytest.mark.parametrize("eps", [(0.1, 0.5), (1.5, 0.1)])
 def test_bad_epsilons_raise(eps):
     with pytest.raises(ValueError, match="eps_end"):

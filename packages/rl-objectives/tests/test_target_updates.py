@@ -159,5 +159,85 @@ def test_exactly_one_of_eps_and_tau():
         SoftUpdate(loss, tau=2)
     with pytest.warns(UserWarning, match=r"did you mean tau=0\.005"):
         SoftUpdate(loss, eps=0.005)
-    with pytest.raises(SpecError, match="at least 1 step; got 0"):
-        HardUpdate(loss, value_network_update_interval=0)
+    for interval in (0, 2.5, float("inf"), float("nan")):
+        with pytest.raises(SpecError, match=f"at least 1 step; got {interval}"):
+            HardUpdate(loss, value_network_update_interval=interval)
+    with pytest.raises(SpecError, match=r"lie in \[0, 1\]; got eps=None, tau=nan"):
+        SoftUpdate(loss, tau=float("nan"))
+
+
+def test_a_hard_update_copies_running_statistics_too():
+    net = nn.Sequential(nn.BatchNorm1d(3))
+    loss = ValueLoss(keyed(net))
+    net(torch.randn(8, 3) + 5)
+    HardUpdate(loss, value_network_update_interval=1).step()
+    for key, value in net.state_dict().items():
+        torch.testing.assert_close(loss.target_value_network.module.state_dict()[key], value)
+
+
+@pytest.mark.parametrize("build", [lambda loss: SoftUpdate(loss, tau=0.1), HardUpdate])
+@pytest.mark.parametrize("updater_first", [True, False])
+def test_a_resumed_run_keeps_its_targets_whatever_is_built_first(build, updater_first):
+    old, new = ValueLoss(keyed(nn.Linear(3, 1))), ValueLoss(keyed(nn.Linear(3, 1)))
+    with torch.no_grad():
+        old.value_network.module.weight += 1.0
+    state = old.state_dict()
+    if updater_first:
+        build(new)
+    new.load_state_dict(state)
+    if not updater_first:
+        build(new)
+    for key, value in new.state_dict().items():
+        torch.testing.assert_close(value, state[key])
+
+
+def test_weights_without_targets_are_no_restored_targets():
+    pretrained = ValueLoss(keyed(nn.Linear(3, 1)), delayed=False)
+    loss = ValueLoss(keyed(nn.Linear(3, 1)))
+    loss.load_state_dict(pretrained.state_dict(), strict=False)
+    SoftUpdate(loss, tau=0.1)
+    torch.testing.assert_close(loss.target_value_network.module.weight, pretrained.value_network.module.weight.data)
+
+
+class TwoNetworks(LossModule):
+    """Two delayed networks, added in either order."""
+
+    def __init__(self, networks):
+        super().__init__()
+        for name, network in networks.items():
+            self.add_network(name, network, delayed=True)
+
+
+@pytest.mark.parametrize("names", [["actor", "critic"], ["critic", "actor"]])
+def test_a_shared_trunk_moves_once_in_each_target_whatever_is_added_first(names):
+    trunk = nn.Linear(3, 3)
+    networks = {name: keyed(nn.Sequential(trunk, nn.Linear(3, 1), trunk)) for name in names}
+    loss = TwoNetworks(networks)
+    updater = SoftUpdate(loss, tau=0.5)
+    before = trunk.weight.detach().clone()
+    with torch.no_grad():
+        trunk.weight += 1.0
+    updater.step()
+    for name in names:
+        target = loss.get_submodule(f"target_{name}").module
+        assert target[0] is target[2]
+        torch.testing.assert_close(target[0].weight, before + 0.5)
+
+
+def test_constants_with_infinities_stay_numbers():
+    class Masked(nn.Linear):
+        def __init__(self):
+            super().__init__(3, 1)
+            self.register_buffer("mask", torch.tensor([0.0, float("-inf")]))
+
+    loss = ValueLoss(keyed(Masked()))
+    SoftUpdate(loss, tau=0.1).step()
+    assert loss.target_value_network.module.mask.tolist() == [0.0, float("-inf")]
+
+
+def test_a_tensor_that_was_removed_is_named():
+    loss = ValueLoss(keyed(nn.Linear(3, 1)))
+    updater = SoftUpdate(loss, tau=0.1)
+    loss.value_network.module.bias = None
+    with pytest.raises(SpecError, match="'bias' of a network or of its target was removed"):
+        updater.step()

@@ -23,6 +23,7 @@ from rl_core.errors import CollectorError
 from rl_core.exploration import ExplorationType, set_exploration_type
 from rl_core.keys import join
 from rl_core.policy import wrap_policy
+from rl_core.policy_state import with_carried_state
 from rl_core.transforms.transformed_env import supports_rows
 
 __all__ = ["Collector", "SyncDataCollector"]
@@ -116,6 +117,7 @@ class Collector(BaseCollector):
             if policy is not None:
                 raise CollectorError("policy and policy_factory exclude each other; pass one of them")
             policy = policy_factory()
+        self.env = with_carried_state(self.env, policy)
         self.original_policy = policy
         self.policy = _on_device(policy, self.policy_device)
         self._acting = None if policy is None else wrap_policy(self.policy, self.env, trust=trust_policy)

@@ -17,6 +17,13 @@ from .registry import registry as registry
 from .losses.module import LossModule as LossModule
 from .estimators import ValueEstimator as ValueEstimator
 from .estimators import ValueEstimators as ValueEstimators
+from .policy_state import CarriedState as CarriedState
+from .policy_state import StateCarrier as StateCarrier
+from .policy_state import carried_state as carried_state
+from .policy_state import reads_sequences as reads_sequences
+from .policy_state import with_carried_state as with_carried_state
+from .recurrence import recurrent_mode as recurrent_mode
+from .recurrence import set_recurrent_mode as set_recurrent_mode
 from .checking import checked_mode as checked_mode
 from .collectors.contract import BaseCollector as BaseCollector
 from .collectors.weight_sync import WeightSync as WeightSync

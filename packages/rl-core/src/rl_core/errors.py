@@ -4,6 +4,7 @@
 
     RLError
     ├── SpecError (ValueError)          a value or a shape that a spec does not admit
+    │   └── LossError                   two entries of a loss or an estimator whose shapes do not fit
     ├── KeyMissingError (KeyError)      a TensorDict lacks a key that a component needs
     ├── EnvError (RuntimeError)         an environment breaks its contract
     ├── PolicyError (RuntimeError)      a policy does not write what is needed
@@ -28,6 +29,7 @@ __all__ = [
     "CollectorError",
     "EnvError",
     "KeyMissingError",
+    "LossError",
     "NativeError",
     "PluginError",
     "PluginImportError",
@@ -48,6 +50,10 @@ class RLError(Exception):
 
 class SpecError(RLError, ValueError):
     """A value or a shape that a spec does not admit."""
+
+
+class LossError(SpecError):
+    """Entries of a loss or an estimator whose shapes do not fit: they would be broadcast against each other's rows."""
 
 
 class KeyMissingError(RLError, KeyError):

@@ -28,6 +28,8 @@ class ValueEstimators(Enum):
     TD1 = "td1"
     TDLambda = "td_lambda"
     GAE = "gae"
+    VTrace = "vtrace"
+    Retrace = "retrace"
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class ValueEstimator(KeyedModule, ABC):
     default_keys: ClassVar[Any] = EstimatorKeys()
     call_me: ClassVar[str] = "estimator"
     default_hyperparameters: ClassVar[dict[str, Any]] = {}
+    needs_actor: ClassVar[bool] = False
+    """Whether the constructor takes the policy to evaluate, as ``actor_network``; a loss then gives it its own."""
 
     @property
     @abstractmethod
@@ -91,7 +95,11 @@ class ValueEstimator(KeyedModule, ABC):
 
 
 def resolve_estimator(
-    value_type: Any, value_network: nn.Module | None, hyperparameters: dict[str, Any]
+    value_type: Any,
+    value_network: nn.Module | None,
+    hyperparameters: dict[str, Any],
+    *,
+    actor_network: nn.Module | None = None,
 ) -> ValueEstimator:
     """Build the estimator that a user asked for.
 
@@ -99,6 +107,7 @@ def resolve_estimator(
         value_type: a member of an enum of names, a registered name, a class, or an instance.
         value_network: the network to evaluate.
         hyperparameters: for the constructor, over the class's ``default_hyperparameters``.
+        actor_network: the policy, for estimators that need it.
 
     Returns:
         The estimator.
@@ -119,7 +128,8 @@ def resolve_estimator(
     if not (isinstance(value_type, type) and issubclass(value_type, ValueEstimator)):
         raise SpecError(f"a value estimator is a name, a subclass of ValueEstimator or an instance; got {value_type!r}")
     build: Callable[..., ValueEstimator] = value_type
-    return build(value_network=value_network, **{**value_type.default_hyperparameters, **hyperparameters})
+    networks = {"value_network": value_network} | ({"actor_network": actor_network} if value_type.needs_actor else {})
+    return build(**{**networks, **value_type.default_hyperparameters, **hyperparameters})
 
 
-_NAMES = {"tdlambda": "td_lambda"}
+_NAMES = {"tdlambda": "td_lambda", "v-trace": "vtrace"}

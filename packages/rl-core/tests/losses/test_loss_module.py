@@ -240,3 +240,14 @@ def test_estimators_that_cannot_be_built_are_refused():
         loss.make_value_estimator(nn.Linear)
     with pytest.raises(SpecError, match=r"is built already; it takes no \['gamma'\]"):
         loss.make_value_estimator(ConstantEstimator(gamma=0.1), gamma=0.2)
+
+
+def test_targets_count_as_restored_once_a_state_that_holds_them_was_loaded():
+    loss, other = make_loss(delayed=True), make_loss()
+    assert not loss.targets_restored
+    loss.load_state_dict(other.state_dict(), strict=False)
+    assert not loss.targets_restored
+    nn.ModuleDict({"loss": loss}).load_state_dict(
+        {f"loss.{k}": v for k, v in make_loss(delayed=True).state_dict().items()}
+    )
+    assert loss.targets_restored and copy.deepcopy(loss).targets_restored

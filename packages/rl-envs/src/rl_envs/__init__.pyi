@@ -10,6 +10,7 @@ from .transforms.double_to_float import DoubleToFloat as DoubleToFloat
 from .transforms.finite_check import FiniteTensorDictCheck as FiniteTensorDictCheck
 from .transforms.init_tracker import InitTracker as InitTracker
 from .transforms.observation_norm import ObservationNorm as ObservationNorm
+from .transforms.primer import TensorDictPrimer as TensorDictPrimer
 from .transforms.reward_scaling import RewardScaling as RewardScaling
 from .transforms.reward_sum import RewardSum as RewardSum
 from .transforms.step_counter import StepCounter as StepCounter

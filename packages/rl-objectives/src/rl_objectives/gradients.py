@@ -1,13 +1,15 @@
-"""Keeping a network out of a computation's gradient."""
+"""Keeping parameters out of a computation's gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
+import torch
 from torch import nn
 
-__all__ = ["hold_out_net"]
+__all__ = ["call_detached", "hold_out_net", "hold_out_parameters"]
 
 
 @contextmanager
@@ -23,7 +25,18 @@ def hold_out_net(network: nn.Module) -> Iterator[None]:
     ...     net(torch.ones(1)).requires_grad
     False
     """
-    held = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    with hold_out_parameters(network.parameters()):
+        yield
+
+
+@contextmanager
+def hold_out_parameters(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Inside, these parameters require no gradient.
+
+    Args:
+        parameters: each gets its own flag back.
+    """
+    held = [parameter for parameter in parameters if parameter.requires_grad]
     for parameter in held:
         parameter.requires_grad_(False)
     try:
@@ -31,3 +44,23 @@ def hold_out_net(network: nn.Module) -> Iterator[None]:
     finally:
         for parameter in held:
             parameter.requires_grad_(True)
+
+
+def call_detached(network: nn.Module, parameters: Mapping[str, nn.Parameter], *arguments: Any) -> Any:
+    """Call a network while some of its parameters stay out of the gradient.
+
+    Args:
+        network: the module.
+        parameters: those that stay out, by their names in the network.
+        *arguments: what the network is called with.
+
+    Returns:
+        What the call returns.
+    """
+    if not parameters:
+        return network(*arguments)
+    if torch.compiler.is_compiling():  # it cannot trace a change of requires_grad
+        detached = {name: parameter.detach() for name, parameter in parameters.items()}
+        return torch.func.functional_call(network, detached, arguments)
+    with hold_out_parameters(parameters.values()):
+        return network(*arguments)

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from rl_core.errors import NativeError
 
-__all__ = ["doctor_report", "library", "native_state", "run", "usable"]
+__all__ = ["doctor_report", "kernel_for", "library", "native_state", "run", "usable"]
 
-ABI = 1
+ABI = 2
 """The number that ``rl_objectives_abi()`` of a fitting library returns."""
 
 _SUFFIXES = {torch.float32: "f32", torch.float64: "f64"}
@@ -75,6 +75,14 @@ def _declare(lib: ctypes.CDLL, suffix: str) -> None:
         "rl_linear_recurrence": [pointer] * 2 + [size] * 3 + [pointer],
         "rl_gae": [pointer] * 5 + [size] * 3 + [number] * 2 + [pointer] * 2,
         "rl_td_lambda": [pointer] * 4 + [size] * 3 + [number] * 2 + [pointer],
+        "rl_forward_recurrence": [pointer] * 2 + [size] * 3 + [pointer],
+        "rl_vtrace": [pointer] * 6 + [size] * 3 + [number] * 3 + [pointer] * 2,
+        "rl_n_step": [pointer] * 4 + [size] * 3 + [number] + [pointer],
+        "rl_masked_gae": [pointer] * 7 + [size] * 3 + [number] * 2 + [pointer] * 2,
+        "rl_masked_gae_per_step": [pointer] * 9 + [size] * 3 + [pointer] * 2,
+        "rl_ratio_statistics": [pointer] + [size] * 3 + [pointer],
+        "rl_share_outside": [pointer] + [size] * 3 + [number] * 2 + [pointer],
+        "rl_explained_variance": [pointer] * 2 + [size] * 3 + [number] + [pointer],
     }
     for name, types in signatures.items():
         function = getattr(lib, f"{name}_{suffix}")
@@ -97,21 +105,32 @@ def library() -> ctypes.CDLL | None:
 
 
 def usable(*tensors: Tensor) -> bool:
-    """Whether the kernels can take these tensors: on the CPU, of one float dtype (32 or 64 bits), without gradient."""
+    """Whether a kernel can stand for the whole computation: :func:`kernel_for`, no gradient asked for, no tracing."""
     if torch.compiler.is_compiling():
         return False
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return False
+    return kernel_for(*tensors)
+
+
+def kernel_for(*tensors: Tensor) -> bool:
+    """Whether the kernels can take these tensors: on the CPU, of one float dtype (32 or 64 bits)."""
     first = tensors[0].dtype
     if first not in _SUFFIXES:
         return False
-    graph = torch.is_grad_enabled()
     for tensor in tensors:
-        if tensor.dtype != first or not tensor.is_cpu or (graph and tensor.requires_grad) or type(tensor) is not Tensor:
+        if tensor.dtype != first or not tensor.is_cpu or type(tensor) is not Tensor:
             return False
     return library() is not None
 
 
 def run(
-    name: str, inputs: list[Tensor], shape: tuple[int, int, int], numbers: tuple[float, ...], outputs: int
+    name: str,
+    inputs: list[Tensor],
+    shape: tuple[int, int, int],
+    numbers: tuple[float, ...],
+    outputs: int,
+    result: tuple[int, ...] | None = None,
 ) -> list[Tensor]:
     """Call one kernel on tensors of one shape, read as [B, T, F].
 
@@ -121,17 +140,19 @@ def run(
         shape: (B, T, F), whose product is each tensor's number of elements.
         numbers: the kernel's scalars.
         outputs: how many tensors it fills.
+        result: their shape; None: that of the inputs.
 
     Returns:
-        The filled tensors, of the inputs' shape.
+        The filled tensors.
     """
     lib = library()
     if lib is None:
         raise NativeError(f"{name}: {_load().detail}")
     inputs = [tensor.contiguous() for tensor in inputs]
-    filled = [torch.empty(inputs[0].shape, dtype=inputs[0].dtype) for _ in range(outputs)]
+    size = inputs[0].shape if result is None else result
+    filled = [torch.empty(size, dtype=inputs[0].dtype) for _ in range(outputs)]
     if inputs[0].numel() == 0:
-        return filled
+        return filled if result is None else [tensor.fill_(float("nan")) for tensor in filled]
     count = shape[0] * shape[1] * shape[2]
     for tensor in inputs:
         if tensor.numel() != count:

@@ -42,8 +42,11 @@ class ReplayBuffer(Protocol):
         """A batch drawn by the sampler, transformed and collated; with `return_info`, a pair of it and a dict."""
         ...
 
-    def update_priority(self, index: Any, priority: Any) -> None:
-        """Hand raw priorities of slots to the sampler; without effect unless it uses priorities."""
+    def update_priority(self, index: Any, priority: Any, generation: Any = None) -> None:
+        """Hand raw priorities of slots to the sampler; without effect unless it uses priorities.
+
+        With `generation`, the "index_generation" of the sample, rows that were overwritten since are left out.
+        """
         ...
 
     def empty(self) -> None:

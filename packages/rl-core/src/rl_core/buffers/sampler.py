@@ -44,6 +44,26 @@ class Sampler(ABC):
             about the whole batch.
         """
 
+    def attach(self, buffer: Any) -> None:
+        """Take note of the buffer that draws with this sampler, before its first use.
+
+        A sampler that has to know more of the rows than their slots asks `buffer` for it, and goes without where it is
+        used on its own or by a buffer that does not offer it.
+        """
+        return None
+
+    def complete(self, batch: Any, info: dict[str, Any]) -> Any:
+        """Mark in the batch what this sampler has drawn, such as where sequences were cut.
+
+        Args:
+            batch: the rows that were drawn, a copy, collated and not yet transformed.
+            info: the dict that came with their slots; entries may be added, changed and taken out.
+
+        Returns:
+            The batch.
+        """
+        return batch
+
     @property
     def ran_out(self) -> bool:
         """Whether the pass over the data that :meth:`begin_epoch` started is complete; an endless sampler says no."""
@@ -61,8 +81,14 @@ class Sampler(ABC):
         """Take note of slots whose rows were changed in place, int64 ``[n]``."""
         return None
 
-    def update_priority(self, index: torch.Tensor, priority: torch.Tensor) -> None:
-        """Set raw priorities, ``[n]`` or ``[n, ...]``, of slots ``[n]``; negative slots are skipped."""
+    def update_priority(
+        self, index: torch.Tensor, priority: torch.Tensor, generation: torch.Tensor | None = None
+    ) -> None:
+        """Set raw priorities, ``[n]`` or ``[n, ...]``, of slots ``[n]``; negative slots are skipped.
+
+        A sampler that gives "index_generation" (int64 ``[B]``) with its samples gets those back as `generation`, and
+        skips rows that were written since. The buffer leaves `generation` out where there is none.
+        """
         return None
 
     def empty(self) -> None:

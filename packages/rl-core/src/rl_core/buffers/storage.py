@@ -11,6 +11,8 @@ from rl_core.buffers.writer import Span
 if TYPE_CHECKING:
     import torch
 
+    from rl_core.keys import Key
+
 __all__ = ["Block", "Storage"]
 
 
@@ -89,6 +91,30 @@ class Storage(ABC):
         Raises:
             ReplayBufferError: a slot is not filled.
         """
+
+    def entry(self, key: Key, index: torch.Tensor) -> torch.Tensor | None:
+        """Copies of one entry of the rows at `index`: what an episode table or a relabelling reads.
+
+        This reads whole rows; a storage that keeps entries apart overrides it.
+
+        Args:
+            key: the entry.
+            index: filled slots, int64 ``[B]``.
+
+        Returns:
+            ``[B, ...]``, or ``None`` where the rows have no such entry.
+        """
+        import torch
+        from tensordict import is_tensor_collection
+
+        rows = self.get(index)
+        parts = rows if isinstance(rows, list) else [rows]
+        if not all(is_tensor_collection(part) for part in parts):
+            return None
+        found = [part.get(key, None) for part in parts]
+        if any(not isinstance(value, torch.Tensor) for value in found):
+            return None
+        return torch.stack(found) if isinstance(rows, list) else found[0]
 
     @abstractmethod
     def set(self, index: torch.Tensor, data: Any) -> None:

@@ -33,6 +33,10 @@ class Writer(ABC):
 
     write_count: int = 0
 
+    cursor: int | None = 0
+    """Where the order of time starts over among the filled steps: in a full ring the place of the oldest, which the
+    next step overwrites. ``None``: the steps lie in no order of time, and no row follows another."""
+
     @abstractmethod
     def extend(self, steps: int, storage: Storage, data: Any = None) -> list[Span]:
         """Claim places for `steps` new steps and move on.

@@ -37,11 +37,14 @@ class RowProgram:
         reset: ``reset(t, mask)`` writes first observations into carried row t, for the batch rows of ``mask`` (bool
             ``[*B]``) or all of them (None).
         before: ``before(t)`` rewrites action row t on its way to the simulator (inverse transforms).
+        ahead: ``ahead(t)`` runs before the policy acts, and writes into carried row t + 1 what holds there unless the
+            policy writes it.
     """
 
     step: Callable[[int], None]
     reset: Callable[[int, Array | None], None]
     before: Callable[[int], None] | None = None
+    ahead: Callable[[int], None] | None = None
 
 
 class Columns:

@@ -19,6 +19,7 @@ from rl_core.envs.tensor_env import TensorEnv
 from rl_core.envs.tensor_rollout import tensor_rollout
 from rl_core.errors import EnvError, PolicyError
 from rl_core.policy import wrap_policy
+from rl_core.policy_state import with_carried_state
 
 __all__ = ["mark_truncated", "rollout", "stack_steps", "take_steps"]
 
@@ -45,6 +46,7 @@ def rollout(
         raise ValueError(f"max_steps is {max_steps}; a rollout takes at least one step")
     if not auto_reset and tensordict is None:
         raise EnvError("auto_reset=False needs the TensorDict to start from: rollout(..., tensordict=env.reset())")
+    env = with_carried_state(env, policy)
     actor = None if policy is None else wrap_policy(policy, env, trust=trust_policy)
     from rl_core.transforms.transformed_env import supports_rows
 

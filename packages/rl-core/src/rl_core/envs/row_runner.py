@@ -78,10 +78,12 @@ class RowRunner:
         self.endings.clear()
         for values in self.extras.values():
             values.clear()
-        act, before, step, end = self._act, self.program.before, self.program.step, self._end
+        act, before, step, end, ahead = self._act, self.program.before, self.program.step, self._end, self.program.ahead
         batched = len(self.batch_size) > 0
         taken = total
         for t in range(total):
+            if ahead is not None:
+                ahead(t)
             act(t)
             if before is not None:
                 before(t)
@@ -227,7 +229,7 @@ class RowRunner:
                 value = outputs[place]
                 array[t] = (value.detach() if value.requires_grad else value).numpy()
             for place, tensor in carried:
-                tensor[t + 1] = outputs[place]
+                tensor[t + 1] = outputs[place].detach()
             for place, values in extras:
                 values.append(outputs[place])
 

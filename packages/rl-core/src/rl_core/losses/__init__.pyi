@@ -1,3 +1,5 @@
+from .ensembles import Stackable as Stackable
+from .ensembles import StackedNetwork as StackedNetwork
 from .keys import KeyedModule as KeyedModule
 from .keys import entry as entry
 from .keys import missing_key as missing_key

@@ -64,6 +64,9 @@ class LossModule(KeyedModule):
         self._scalar_names: set[str] = set()
         self._selected: list[Key] | None = None
         self._in_keys: list[Key] | None = None
+        self.targets_restored = False
+        """Whether the targets are those of a checkpoint, which an updater that is built later leaves alone."""
+        self.register_load_state_dict_post_hook(_note_restored_targets)
         # Not a submodule: it shares the loss's own networks, which would appear twice in state_dict.
         self.__dict__["_value_estimator"] = None
 
@@ -187,7 +190,8 @@ class LossModule(KeyedModule):
         if value_type is None:
             raise SpecError(f"{type(self).__name__} has no default value estimator: name one, e.g. ValueEstimators.TD0")
         network = self._modules.get(self.value_network_name)
-        estimator = resolve_estimator(value_type, network, hyperparameters)
+        actor = self._modules.get("actor_network")
+        estimator = resolve_estimator(value_type, network, hyperparameters, actor_network=actor)
         self._share_keys(estimator)
         self.__dict__["_value_estimator"] = estimator
         return self
@@ -263,3 +267,9 @@ class LossModule(KeyedModule):
             # A new tensor: the old one may be saved in the graph of a loss that is still to be differentiated.
             value = torch.as_tensor(value, dtype=old.dtype, device=old.device).detach()
         super().__setattr__(name, value)
+
+
+def _note_restored_targets(loss: Any, incompatible: Any) -> None:
+    """After ``load_state_dict``: the targets are restored unless the state lacked some of them."""
+    absent = [key for key in incompatible.missing_keys if any(name.startswith(_TARGET) for name in key.split("."))]
+    loss.targets_restored = not absent

@@ -79,13 +79,13 @@ def call_on_tensors(
     Raises:
         KeyMissingError: the network does not write ``out_key``.
     """
-    out_keys = [as_key(key) for key in network.out_keys]  # type: ignore[union-attr]
+    bare = row_policy(network) if weights is None else None
+    out_keys = [as_key(key) for key in network.out_keys] if bare is None else bare.out_keys  # type: ignore[union-attr]
     if out_key not in out_keys:
         raise KeyMissingError(
             f"{type(network).__name__} writes {', '.join(map(quoted, out_keys))}, not {quoted(out_key)}. "
             "Rename its output, or name the one that is meant with set_keys(...)."
         )
-    bare = row_policy(network) if weights is None else None
     if bare is not None:
         return bare.call(*inputs)[out_keys.index(out_key)]
     batch = _small_batch(network, inputs, batch_size)

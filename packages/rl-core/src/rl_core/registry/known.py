@@ -13,11 +13,37 @@ _KNOWN: dict[str, dict[str, str]] = {
         "chat": "rl-llm[transformers]",
     },
     "transforms": dict.fromkeys(
-        ("StepCounter", "RewardSum", "InitTracker", "DoubleToFloat", "ObservationNorm", "FiniteTensorDictCheck"),
+        (
+            "StepCounter",
+            "RewardSum",
+            "InitTracker",
+            "TensorDictPrimer",
+            "DoubleToFloat",
+            "ObservationNorm",
+            "FiniteTensorDictCheck",
+        ),
         "rl-envs",
     ),
     "modules": dict.fromkeys(
-        ("mlp", "build_actor", "probabilistic_actor", "value_operator", "actor_value_operator", "egreedy"), "rl-modules"
+        (
+            "mlp",
+            "build_actor",
+            "probabilistic_actor",
+            "value_operator",
+            "actor_value_operator",
+            "egreedy",
+            "lstm",
+            "gru",
+            "additive_gaussian",
+            "ornstein_uhlenbeck",
+            "gsde",
+            "actor_critic_operator",
+            "multi_step_actor",
+            "cem_planner",
+            "mppi_planner",
+            "mcts",
+        ),
+        "rl-modules",
     )
     | dict.fromkeys(
         (
@@ -38,9 +64,11 @@ _KNOWN: dict[str, dict[str, str]] = {
     "estimators": dict.fromkeys(("gae", "td0", "td1", "td_lambda"), "rl-objectives") | {"multi_agent_gae": "rl-marl"},
     "collectors": {"serial": "rl-collectors"},
     "storages": dict.fromkeys(("lazy_tensor", "list"), "rl-buffers"),
-    "samplers": dict.fromkeys(("random", "without_replacement"), "rl-buffers"),
+    "samplers": dict.fromkeys(("random", "without_replacement", "prioritized"), "rl-buffers"),
     "writers": {"round_robin": "rl-buffers"},
-    "buffers": {"replay": "rl-buffers", "tensordict_replay": "rl-buffers"},
+    "buffers": dict.fromkeys(
+        ("replay", "tensordict_replay", "prioritized_replay", "tensordict_prioritized_replay"), "rl-buffers"
+    ),
     "target_updates": {"soft": "rl-objectives", "hard": "rl-objectives"},
     "recipes": {"ppo": "rl-trainers[recipes]"} | dict.fromkeys(("mappo", "ippo", "qmix"), "rl-trainers[marl]"),
     "loggers": {"csv": "rl-trainers", "tensorboard": "rl-trainers[tensorboard]"},

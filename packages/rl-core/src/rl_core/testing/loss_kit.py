@@ -24,7 +24,8 @@ class LossKit(Kit, ABC):
     """
 
     gradients: ClassVar[dict[str, set[str]]]
-    """For each ``loss_*`` entry the names of the networks whose weights it moves; all others get no gradient."""
+    """For each ``loss_*`` entry the names of the networks whose weights it moves, and of the loss's own parameters that
+    it moves (``"log_alpha"``); all others get no gradient."""
 
     network_outputs: ClassVar[set[str]] = {"value"}
     """Names of entries that a network writes: they are renamed there, not in the loss alone."""
@@ -62,13 +63,14 @@ class LossKit(Kit, ABC):
     def test_each_loss_moves_its_networks_and_no_other(self) -> None:
         loss, batch = self.make_loss(), self.make_batch()
         assert set(self.losses(loss, batch)) == set(self.gradients), "gradients must name every loss_* entry"
-        networks = dict(loss.named_children())
+        networks, own = dict(loss.named_children()), dict(loss.named_parameters(recurse=False))
         for key, names in self.gradients.items():
             loss.zero_grad()
             self.losses(loss, batch)[key].backward()
-            allowed = {id(p) for name in names for p in networks[name].parameters()}
-            for name in names:
-                assert any(_moved(p) for p in networks[name].parameters()), f"{key} does not reach {name}"
+            weights = {name: [own[name]] if name in own else list(networks[name].parameters()) for name in names}
+            allowed = {id(p) for parameters in weights.values() for p in parameters}
+            for name, parameters in weights.items():
+                assert any(_moved(p) for p in parameters), f"{key} does not reach {name}"
             for name, parameter in loss.named_parameters():
                 assert id(parameter) in allowed or not _moved(parameter), f"{key} reaches {name}"
 
@@ -78,12 +80,15 @@ class LossKit(Kit, ABC):
         assert all(p.requires_grad for p in parameters)
 
     def test_the_batch_is_left_alone(self) -> None:
+        # A loss writes at most its priorities.
         batch = self.make_batch()
         before = batch.clone()
-        self.run(self.make_loss(), batch)
-        assert _leaves(batch).keys() == _leaves(before).keys()
+        loss = self.make_loss()
+        self.run(loss, batch)
+        written = {loss.path("priority")} if "priority" in loss.key_names() else set()
+        assert _leaves(batch).keys() - written == _leaves(before).keys() - written
         for key, value in _leaves(before).items():
-            assert torch.equal(_leaves(batch)[key], value), f"{key} was changed"
+            assert key in written or torch.equal(_leaves(batch)[key], value), f"{key} was changed"
 
     def test_reductions_agree(self) -> None:
         losses = {name: self.make_loss(reduction=name) for name in ("mean", "sum", "none")}

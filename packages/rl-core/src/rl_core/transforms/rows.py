@@ -73,6 +73,7 @@ def chain(programs: list[RowProgram]) -> RowProgram:
     steps = [program.step for program in programs]
     resets = [program.reset for program in programs]
     inverses = [program.before for program in reversed(programs) if program.before is not None]
+    aheads = [program.ahead for program in programs if program.ahead is not None]
 
     def step(t: int) -> None:
         for part in steps:
@@ -86,4 +87,8 @@ def chain(programs: list[RowProgram]) -> RowProgram:
         for part in inverses:
             part(t)
 
-    return RowProgram(step, reset, before if inverses else None)
+    def ahead(t: int) -> None:
+        for part in aheads:
+            part(t)
+
+    return RowProgram(step, reset, before if inverses else None, ahead if aheads else None)

@@ -14,12 +14,12 @@ from rl_core.estimators import EstimatorKeys
 from rl_core.keys import Key, join, parent_path
 from rl_core.losses.keys import entry, quoted
 from rl_marl.functional.agents import over_agents
-from rl_marl.functional.masked_gae import masked_generalized_advantage_estimate
 from rl_marl.masks import group_mask, rows_mask
 from rl_objectives.estimators.base import Steps
 from rl_objectives.estimators.gae import GAE
 from rl_objectives.estimators.trajectories import raised_discount, time_axis
 from rl_objectives.functional.gae import generalized_advantage_estimate
+from rl_objectives.functional.masked_gae import masked_generalized_advantage_estimate
 from rl_objectives.functional.ppo import standardize
 from rl_objectives.losses.critic import check_same_shape
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rl_modules.distributions.categorical import Categorical
-from rl_modules.distributions.one_hot import OneHotCategorical
+from rl_modules.distributions.one_hot import OneHotCategorical, ReparamGradientStrategy
 
 __all__ = ["MaskedCategorical", "MaskedOneHotCategorical", "name_row"]
 
@@ -66,6 +66,8 @@ class MaskedCategorical(Categorical):
 class MaskedOneHotCategorical(OneHotCategorical):
     """One-hot rows over the categories that a mask allows; arguments and errors of :class:`MaskedCategorical`.
 
+    ``grad_method`` as of :class:`OneHotCategorical`.
+
     >>> MaskedOneHotCategorical(torch.tensor([0.0, 9.0, 1.0]), mask=torch.tensor([True, False, True])).mode
     tensor([0, 0, 1])
     """
@@ -80,12 +82,13 @@ class MaskedOneHotCategorical(OneHotCategorical):
         neg_inf: float = float("-inf"),
         padding_value: int | None = None,
         use_cross_entropy: bool = True,
+        grad_method: ReparamGradientStrategy | None = None,
     ) -> None:
         masked = MaskedCategorical(
             logits, probs, mask=mask, indices=indices, neg_inf=neg_inf, padding_value=padding_value
         )
         self.mask = masked.mask
-        self._set_categorical(masked)
+        self._set_categorical(masked, grad_method)
 
 
 def name_row(bad: Tensor) -> str:

@@ -96,7 +96,7 @@ class EGreedyModule(PolicyModule):
             raise PolicyError(
                 f"EGreedyModule got an action of shape {list(action.shape)}; the spec says {list(self._spec.shape)}."
             )
-        return (torch.where(explores.reshape(*rows, *[1] * event_ndim), random.to(action), action),)
+        return (torch.where(explores.reshape((*rows, *[1] * event_ndim)), random.to(action), action),)
 
     def _random(self, action: Tensor) -> Tensor:
         extra = action.ndim - self._spec.ndim

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rl_modules.networks.ensemble import BatchedMLP
+
 __all__ = ["MLP", "per_layer"]
 
 Kwargs = Mapping[str, Any]
@@ -96,6 +98,19 @@ class MLP(nn.Sequential):
         """Output ``[*B, out_features]`` for inputs ``[*B, F_i]``."""
         output: Tensor = super().forward(inputs[0] if len(inputs) == 1 else torch.cat(inputs, -1))
         return output
+
+    def stacked(self, members: Sequence[MLP]) -> BatchedMLP | None:
+        """Networks of this one's architecture as one, with copies of their weights.
+
+        Args:
+            members: the networks.
+
+        Returns:
+            The network with outputs ``[N, *B, out_features]``; None where a layer has no batched form, or a subclass
+            computes something else.
+        """
+        altered = type(self).forward is not MLP.forward or self._forward_hooks or self._forward_pre_hooks
+        return None if altered else BatchedMLP.of(members)
 
 
 def _hidden_cells(depth: int | None, num_cells: int | Sequence[int] | None) -> list[int]:

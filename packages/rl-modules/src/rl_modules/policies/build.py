@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from tensordict.nn import TensorDictModule
+from tensordict.nn import CompositeDistribution, TensorDictModule
 from torch import nn
-from torch.distributions import Distribution
 
 from rl_core.errors import SpecError
-from rl_core.keys import Key, as_key, parent_path
-from rl_core.specs import Bounded, Categorical, OneHot, TensorSpec, Unbounded
-from rl_modules.distributions.categorical import Categorical as CategoricalDistribution
-from rl_modules.distributions.gaussian import IndependentNormal
-from rl_modules.distributions.masked import MaskedCategorical, MaskedOneHotCategorical
-from rl_modules.distributions.one_hot import OneHotCategorical
-from rl_modules.distributions.tanh_normal import TanhNormal
-from rl_modules.networks.normal_params import NormalParamExtractor
+from rl_core.keys import Key, as_key, as_path, parent_path
+from rl_core.specs import Composite, TensorSpec
+from rl_modules.policies.heads import SplitHeads, head_for
 from rl_modules.policies.probabilistic_actor import ProbabilisticActor
 
 __all__ = ["build_actor"]
@@ -42,16 +36,22 @@ def build_actor(
     ====================  ==================================================  ==========
     Categorical           Categorical over logits                             n
     OneHot                OneHotCategorical over logits                       n
+    MultiCategorical      MultiCategorical over logits                        sum(nvec)
+    MultiOneHot           MultiOneHotCategorical over logits                  sum(nvec)
+    Binary                IndependentBernoulli over logits                    A
     Bounded, floats       TanhNormal between the bounds                       2 A
     Unbounded, floats     IndependentNormal                                   2 A
+    Composite             each leaf its own, of one network                   their sum
     ====================  ==================================================  ==========
 
     Args:
-        spec: of one environment's action (``env.action_spec_unbatched``), a leaf; A is its last dimension.
+        spec: of one environment's action (``env.action_spec_unbatched``); A is its number of elements. A Composite
+            gives a policy of several actions under the spec's keys, with parameters under ("params", key) and a
+            log-probability for each of them, or their sum under ``log_prob_key``.
         network: makes the network for a number of outputs: ``lambda n: MLP(out_features=n, num_cells=[64, 64])``.
         in_keys: what the network reads.
-        action_key: where the action is written.
-        action_mask_key: bool ``[*B, n]``, which actions are legal, for Categorical and OneHot; without it all are.
+        action_key: where the action is written; that of a Composite's leaves are the spec's own.
+        action_mask_key: bool ``[*B, outputs]``, which choices are legal, for all specs of choices; without it all are.
         return_log_prob: write the log-probability.
         **options: of :class:`ProbabilisticActor`.
 
@@ -59,52 +59,61 @@ def build_actor(
         SpecError: no head is known for the spec, or a mask is given for actions that are numbers.
 
     Example:
-        >>> import torch
+        >>> from rl_core.specs import Bounded
         >>> actor = build_actor(Bounded(-2.0, 2.0, (1,)), lambda n: nn.Linear(3, n))
         >>> actor.out_keys
         ['loc', 'scale', 'action', 'action_log_prob']
     """
-    outputs, names, distribution, arguments = _head(spec)
-    net = network(outputs)
-    if names == ["loc", "scale"]:
-        net = nn.Sequential(net, NormalParamExtractor())
+    if isinstance(spec, Composite):
+        return _build_composite(spec, network, in_keys, action_mask_key, return_log_prob, options)
+    head = head_for(spec)
+    net = network(head.outputs)
+    if head.splits:
+        net = nn.Sequential(net, *head.layers())
     parent = parent_path(action_key)
-    inputs = {name: as_key((*parent, name)) for name in names}
+    inputs = {name: as_key((*parent, name)) for name in head.names}
     written = list(inputs.values())
+    distribution = head.distribution
     if action_mask_key is not None:
-        if distribution not in _MASKED:
+        if head.masked is None:
             raise SpecError(f"build_actor: {spec!r} takes no action mask; it was given {action_mask_key!r}")
-        distribution, inputs["mask"] = _MASKED[distribution], as_key(action_mask_key)
+        distribution, inputs["mask"] = head.masked, as_key(action_mask_key)
     return ProbabilisticActor(
         TensorDictModule(net, in_keys=list[Any](in_keys), out_keys=list[Any](written)),
         in_keys=inputs,
         out_keys=[action_key],
         spec=spec,
         distribution_class=distribution,
-        distribution_kwargs=arguments,
+        distribution_kwargs=head.arguments,
         return_log_prob=return_log_prob,
         **options,
     )
 
 
-_MASKED: Mapping[type[Distribution], type[Distribution]] = {
-    CategoricalDistribution: MaskedCategorical,
-    OneHotCategorical: MaskedOneHotCategorical,
-}
-
-
-def _head(spec: TensorSpec) -> tuple[int, list[Any], type[Distribution], Mapping[str, Any]]:
-    """Number of outputs, parameters, distribution class and its further arguments."""
-    if isinstance(spec, OneHot):
-        return int(spec.n), ["logits"], OneHotCategorical, {}
-    if isinstance(spec, Categorical) and spec.start == 0:
-        return int(spec.n), ["logits"], CategoricalDistribution, {}
-    if isinstance(spec, (Bounded, Unbounded)) and spec.dtype is not None and spec.dtype.is_floating_point and spec.ndim:
-        size = 2 * spec.shape[-1]
-        if isinstance(spec, Bounded):
-            return size, ["loc", "scale"], TanhNormal, {"low": spec.low, "high": spec.high}
-        return size, ["loc", "scale"], IndependentNormal, {}
-    raise SpecError(
-        f"build_actor knows no head for {spec!r}; it knows Categorical (start 0), OneHot, and Bounded and Unbounded "
-        "floats. Build the policy by hand with ProbabilisticActor(..., distribution_class=...)"
+def _build_composite(
+    spec: Composite,
+    network: Callable[[int], nn.Module],
+    in_keys: Sequence[Key],
+    action_mask_key: Key | None,
+    return_log_prob: bool,
+    options: dict[str, Any],
+) -> ProbabilisticActor:
+    if action_mask_key is not None:
+        raise SpecError(f"build_actor: a Composite takes no action mask; it was given {action_mask_key!r}")
+    leaves: dict[Key, Any] = {as_key(as_path(key)): leaf for key, leaf in spec.items(True, True) if leaf is not None}
+    heads = {key: head_for(leaf) for key, leaf in leaves.items()}
+    written = [as_key(("params", *as_path(key), name)) for key, head in heads.items() for name in head.names]
+    net = nn.Sequential(network(sum(head.outputs for head in heads.values())), SplitHeads(list(heads.values())))
+    return ProbabilisticActor(
+        TensorDictModule(net, in_keys=list[Any](in_keys), out_keys=list[Any](written)),
+        in_keys=["params"],
+        out_keys=list(heads),
+        spec=spec,
+        distribution_class=CompositeDistribution,
+        distribution_kwargs={
+            "distribution_map": {key: head.distribution for key, head in heads.items()},
+            "extra_kwargs": {key: dict(head.arguments) for key, head in heads.items()},
+        },
+        return_log_prob=return_log_prob,
+        **options,
     )

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tensordict.nn import CompositeDistribution
 from tensordict.nn import InteractionType as ExplorationType
 from torch import Generator
 from torch.distributions import Distribution
 
 from rl_core.keys import Key
 from rl_core.specs import Composite, TensorSpec
+from rl_modules.policies.composite_head import CompositeHead
 from rl_modules.policies.probabilistic_module import SafeProbabilisticModule
 from rl_modules.policies.probabilistic_sequential import SafeProbabilisticTensorDictSequential
 from rl_modules.policies.safe_module import Keys, SafeModule, argument_names, has_keys
@@ -22,7 +24,8 @@ class ProbabilisticActor(SafeProbabilisticTensorDictSequential):
     """Computes distribution parameters with a module, then writes an action and, if asked, its log-probability.
 
     Output keys, in order: the parameters, the action, ``"<action>_log_prob"`` of shape ``[*B]``. The action follows
-    ``set_exploration_type`` (RANDOM draws), outside of it ``default_interaction_type``.
+    ``set_exploration_type`` (RANDOM draws), outside of it ``default_interaction_type``. With tensordict's
+    ``CompositeDistribution`` the action has several parts, see :class:`CompositeHead`.
 
     Args:
         module: module with keys that writes the parameters; or a plain network, which then reads "observation" and
@@ -80,6 +83,24 @@ class ProbabilisticActor(SafeProbabilisticTensorDictSequential):
             out_keys = leaves if len(leaves) == 1 else None
         if not has_keys(module):
             module = SafeModule(module, ["observation"], argument_names(in_keys)[1])
+        if issubclass(distribution_class, CompositeDistribution):
+            composite = CompositeHead(
+                in_keys,
+                out_keys,
+                spec,
+                parameter_keys=module.out_keys,  # type: ignore[attr-defined]
+                safe=safe,
+                distribution_kwargs=distribution_kwargs or {},
+                return_log_prob=return_log_prob,
+                log_prob_key=log_prob_key,
+                log_prob_keys=log_prob_keys,
+                default_interaction_type=default_interaction_type,
+                n_empirical_estimate=n_empirical_estimate,
+                num_samples=num_samples,
+                generator=generator,
+            )
+            super().__init__(module, composite)
+            return
         head = SafeProbabilisticModule(
             in_keys,
             out_keys,

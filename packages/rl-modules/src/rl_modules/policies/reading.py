@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rl_core import carried_state
 from rl_core.errors import KeyMissingError
 from rl_core.keys import Key
 
@@ -34,7 +35,16 @@ def read_inputs(tensordict: Any, keys: Sequence[Key], reader: object) -> list[An
 def missing_key(key: Key, reader: object, present: Iterable[Key]) -> KeyMissingError:
     """The error for an input that nobody wrote."""
     found = ", ".join(repr(name) for name in sorted(present, key=str)) or "nothing"
+    state = carried_state(reader)
+    if key in state.specs or key in state.init_keys:
+        cure = (
+            "It belongs to the state that the policy carries from step to step: append "
+            "get_env_transforms_from_module(policy) to the environment, as collectors and rollouts do by themselves, "
+            "and go on with env.step_mdp(td)."
+        )
+    else:
+        cure = f"Let the environment or an earlier module write {key!r}, or change in_keys."
     return KeyMissingError(
         f"{type(reader).__name__} needs {key!r} (in_keys {getattr(reader, 'in_keys', None)}); the data holds {found}. "
-        f"Let the environment or an earlier module write {key!r}, or change in_keys."
+        f"{cure}"
     )

@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from rl_core.errors import SpecError
-from rl_objectives.estimators.base import Steps, TrajectoryEstimator
+from rl_objectives.estimators.base import TrajectoryEstimator
+from rl_objectives.estimators.trajectories import Steps, trailing
 from rl_objectives.functional.gae import generalized_advantage_estimate
-from rl_objectives.functional.ppo import standardize
+from rl_objectives.functional.masked_gae import masked_generalized_advantage_estimate
 
 __all__ = ["GAE"]
 
@@ -26,7 +27,8 @@ class GAE(TrajectoryEstimator):
         gamma: discount per step.
         lmbda: trace decay, in [0, 1].
         value_network: a module with ``in_keys`` whose out_keys hold the value; None: read the values from the batch.
-        average_gae: standardise the advantage over valid rows (divisor at least 1e-4); the target stays raw.
+        average_gae: standardise the advantage over valid rows, or within each group of them (``group_key``), with a
+            divisor of at least 1e-4; the target stays raw.
         vectorized: kept for compatibility; the one implementation is compiled on the CPU and vectorised elsewhere.
         **options: of :class:`TrajectoryEstimator`.
 
@@ -68,12 +70,15 @@ class GAE(TrajectoryEstimator):
     def estimate(self, steps: Steps, value: Tensor, next_value: Tensor) -> tuple[Tensor, Tensor]:
         """The formula, standardised if asked."""
         lmbda = self.lmbda.to(steps.reward.device) if isinstance(self.lmbda, Tensor) else self.lmbda
-        advantage, target = generalized_advantage_estimate(
-            steps.gamma, lmbda, value, next_value, steps.reward, steps.done, steps.terminated, time_dim=steps.time
-        )
+        series = (value, next_value, steps.reward, steps.done, steps.terminated)
+        if steps.agent_mask is None:
+            advantage, target = generalized_advantage_estimate(steps.gamma, lmbda, *series, time_dim=steps.time)
+        else:
+            acts, exists = trailing(steps.agent_mask, value.ndim), trailing(steps.mask, value.ndim)
+            assert acts is not None
+            advantage, target = masked_generalized_advantage_estimate(
+                steps.gamma, lmbda, *series, acts, exists, time_dim=steps.time
+            )
         if self.average_gae:
-            mask = steps.mask
-            if mask is not None:
-                mask = mask.reshape(mask.shape + (1,) * (advantage.ndim - mask.ndim))
-            advantage = standardize(advantage, mask, floor=1e-4)
-        return advantage, target
+            advantage = steps.standardized(advantage)
+        return steps.neutral(advantage, target, value)

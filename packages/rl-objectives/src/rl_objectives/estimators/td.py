@@ -11,9 +11,13 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl_core.errors import SpecError
-from rl_objectives.estimators.base import Steps, TrajectoryEstimator
-from rl_objectives.functional.ppo import standardize
+from rl_objectives.estimators.base import TrajectoryEstimator
+from rl_objectives.estimators.trajectories import Steps, trailing
+from rl_objectives.estimators.values import along_time
+from rl_objectives.functional.masked_td import masked_td_lambda_return_estimate
 from rl_objectives.functional.td import td0_return_estimate, td_lambda_return_estimate
+from rl_objectives.functional.time_series import Discount
+from rl_objectives.shapes import check_same_shape
 
 __all__ = ["TD0Estimator", "TD1Estimator", "TDLambdaEstimator"]
 
@@ -37,25 +41,42 @@ class _ReturnEstimator(TrajectoryEstimator):
     def returns(self, steps: Steps, next_value: Tensor) -> Tensor:
         """The formula."""
 
+    def trace_decay(self, steps: Steps) -> Discount | None:
+        """Lambda, where a target depends on later rows; None: each row stands for itself."""
+        return None
+
     def estimate(self, steps: Steps, value: Tensor, next_value: Tensor) -> tuple[Tensor, Tensor]:
         """The return less the value, and the return."""
-        target = self.returns(steps, next_value)
-        return target - value, target
+        check_same_shape(type(self).__name__, (self.path("value"), value), (self.path("reward"), steps.reward))
+        decay = self.trace_decay(steps)
+        if steps.agent_mask is None or decay is None:
+            target = self.returns(steps, next_value)
+        else:
+            series = (value, next_value, steps.reward, steps.done, steps.terminated)
+            acts, exists = trailing(steps.agent_mask, value.ndim), trailing(steps.mask, value.ndim)
+            assert acts is not None
+            target = masked_td_lambda_return_estimate(steps.gamma, decay, *series, acts, exists, time_dim=steps.time)
+        return steps.neutral(target - value, target, value)
 
-    def value_estimate(self, tensordict: TensorDictBase, *, next_value: Tensor | None = None) -> Tensor:
+    def value_estimate(
+        self,
+        tensordict: TensorDictBase,
+        *,
+        next_value: Tensor | None = None,
+        target_params: TensorDictBase | None = None,
+    ) -> Tensor:
+        """The value target alone; nothing is written, and the values of the steps themselves are not computed."""
         steps = self.read_steps(tensordict)
-        with torch.set_grad_enabled(self.differentiable and torch.is_grad_enabled()):
-            return self.returns(steps, self.next_value(tensordict) if next_value is None else next_value)
+        if steps.agent_mask is not None and self.trace_decay(steps) is not None:
+            return super().value_estimate(tensordict, next_value=next_value, target_params=target_params)
+        with torch.set_grad_enabled(self.differentiable and torch.is_grad_enabled()), along_time():
+            following = self.next_value(tensordict, target_params) if next_value is None else next_value
+            return self.returns(steps, following)
 
     def read_steps(self, batch: TensorDictBase) -> Steps:
         """The batch's steps, with the reward standardised over valid rows if asked."""
         steps = super().read_steps(batch)
-        if not self.average_rewards:
-            return steps
-        mask = steps.mask
-        if mask is not None:
-            mask = mask.reshape(mask.shape + (1,) * (steps.reward.ndim - mask.ndim))
-        return replace(steps, reward=standardize(steps.reward, mask, floor=1e-4))
+        return replace(steps, reward=steps.standardized(steps.reward)) if self.average_rewards else steps
 
 
 class TD0Estimator(_ReturnEstimator):
@@ -83,6 +104,9 @@ class TD1Estimator(_ReturnEstimator):
         vectorized: kept for compatibility.
         **options: of :class:`TrajectoryEstimator`.
     """
+
+    def trace_decay(self, steps: Steps) -> Discount | None:
+        return 1.0
 
     def returns(self, steps: Steps, next_value: Tensor) -> Tensor:
         return td_lambda_return_estimate(
@@ -113,8 +137,12 @@ class TDLambdaEstimator(_ReturnEstimator):
             raise SpecError(f"lmbda lies in [0, 1]; got {lmbda}")
         self.lmbda = lmbda
 
+    def trace_decay(self, steps: Steps) -> Discount | None:
+        return self.lmbda.to(steps.reward.device) if isinstance(self.lmbda, Tensor) else self.lmbda
+
     def returns(self, steps: Steps, next_value: Tensor) -> Tensor:
-        lmbda = self.lmbda.to(steps.reward.device) if isinstance(self.lmbda, Tensor) else self.lmbda
+        lmbda = self.trace_decay(steps)
+        assert lmbda is not None
         return td_lambda_return_estimate(
             steps.gamma, lmbda, next_value, steps.reward, steps.done, steps.terminated, time_dim=steps.time
         )

@@ -25,16 +25,17 @@ def check_distance(loss_function: str) -> str:
     return loss_function
 
 
-def distance_loss(prediction: Tensor, target: Tensor, loss_function: str = "l2") -> Tensor:
-    """The elementwise distance.
+def distance_loss(prediction: Tensor, target: Tensor, loss_function: str = "l2", *, reduction: str = "none") -> Tensor:
+    """The elementwise distance, or its mean or sum.
 
     Args:
         prediction: any shape.
         target: same shape; nothing is broadcast.
         loss_function: "l2" (squared), "l1", or "smooth_l1" (Huber with threshold 1; Girshick, 2015, eq. 3).
+        reduction: "none", "mean" or "sum"; the latter are one operation, forwards and backwards.
 
     Returns:
-        Same shape.
+        Same shape; a scalar if reduced.
 
     Raises:
         SpecError: the shapes differ, or there is no such distance.
@@ -45,4 +46,4 @@ def distance_loss(prediction: Tensor, target: Tensor, loss_function: str = "l2")
     """
     if prediction.shape != target.shape:
         raise SpecError(f"prediction {list(prediction.shape)} and target {list(target.shape)} must have one shape")
-    return _DISTANCES[check_distance(loss_function)](prediction, target, reduction="none")
+    return _DISTANCES[check_distance(loss_function)](prediction, target, reduction=reduction)

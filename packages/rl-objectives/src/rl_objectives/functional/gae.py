@@ -5,8 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from rl_objectives import native
+from rl_objectives.functional.masked_gae import masked_generalized_advantage_estimate
 from rl_objectives.functional.scan import reverse_scan
-from rl_objectives.functional.time_series import Discount, as_number, check_series, common_dtype, layout
+from rl_objectives.functional.time_series import Discount, as_number, check_series, common_dtype, layout, per_step
 
 __all__ = ["generalized_advantage_estimate", "vec_generalized_advantage_estimate"]
 
@@ -21,6 +22,7 @@ def generalized_advantage_estimate(
     terminated: Tensor | None = None,
     *,
     time_dim: int = -2,
+    mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     r"""Exponentially weighted advantages and their value targets.
 
@@ -40,6 +42,8 @@ def generalized_advantage_estimate(
         done: bool [*B, T, F]: the trajectory ends with this step, by termination or truncation.
         terminated: bool [*B, T, F]: the step led to a terminal state, which has no future. None: same as ``done``.
         time_dim: index of T.
+        mask: bool, broadcasts to the reward: False in rows in which the agent does not act (it is dead, or waits for
+            its turn). See :func:`~rl_objectives.functional.masked_gae.masked_generalized_advantage_estimate`.
 
     Returns:
         ``(advantage, value_target)``, each [*B, T, F], in the widest dtype of the inputs.
@@ -60,6 +64,9 @@ def generalized_advantage_estimate(
     tensor([2.8263, 2.6060, 2.3000])
     """
     terminated = done if terminated is None else terminated
+    if mask is not None:
+        series = (state_value, next_state_value, reward, done, terminated)
+        return masked_generalized_advantage_estimate(gamma, lmbda, *series, mask, time_dim=time_dim)
     values = {"state_value": state_value, "next_state_value": next_state_value, "reward": reward}
     time_dim = check_series(time_dim, {"done": done, "terminated": terminated}, values)
     state_value, next_state_value, reward = common_dtype(state_value, next_state_value, reward)
@@ -71,8 +78,9 @@ def generalized_advantage_estimate(
                 "rl_gae", inputs, layout(reward.shape, time_dim), (numbers[0], numbers[1]), 2
             )
             return advantage, target
-    delta = reward + gamma * next_state_value.masked_fill(terminated, 0) - state_value
-    trace = (gamma * lmbda * delta.new_ones(()).expand_as(delta)).masked_fill(done, 0)
+    discount = per_step("gamma", gamma, reward)
+    delta = reward + discount * next_state_value.masked_fill(terminated, 0) - state_value
+    trace = (discount * per_step("lmbda", lmbda, reward)).masked_fill(done, 0)
     advantage = reverse_scan(delta, trace, time_dim)
     return advantage, advantage + state_value
 

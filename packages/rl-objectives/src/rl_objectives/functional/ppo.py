@@ -1,14 +1,66 @@
-"""The surrogate objectives of proximal policy optimisation, and what one logs beside them; per row, nothing reduced."""
+"""The surrogate objectives of trust-region methods (TRPO, PPO), and what one logs beside them; nothing is reduced."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-__all__ = ["clipped_surrogate", "effective_sample_size", "explained_variance", "standardize"]
+from rl_core.errors import LossError
+from rl_objectives.functional.standardize import standardize
+from rl_objectives.functional.statistics import effective_sample_size, explained_variance
+
+__all__ = [
+    "clipped_surrogate",
+    "effective_sample_size",
+    "explained_variance",
+    "kl_penalized_surrogate",
+    "standardize",
+    "surrogate",
+]
 
 
-def clipped_surrogate(ratio: Tensor, advantage: Tensor, low: Tensor, high: Tensor) -> Tensor:
+def surrogate(ratio: Tensor, advantage: Tensor) -> Tensor:
+    """The importance-weighted advantage ``r A``, to be maximised.
+
+    Args:
+        ratio: pi(a|s) / pi_old(a|s), any shape.
+        advantage: same shape.
+
+    Returns:
+        Same shape.
+
+    Raises:
+        LossError: the shapes differ.
+
+    Schulman et al., 2015, Trust Region Policy Optimization, eq. 14, arXiv 1502.05477.
+    """
+    _same_shape(ratio, advantage)
+    return ratio * advantage
+
+
+def kl_penalized_surrogate(ratio: Tensor, advantage: Tensor, kl: Tensor, beta: Tensor | float) -> Tensor:
+    """The importance-weighted advantage less a penalty, ``r A - beta KL``, to be maximised.
+
+    Args:
+        ratio: pi(a|s) / pi_old(a|s), any shape.
+        advantage: same shape.
+        kl: KL(pi_old || pi) of each row, same shape, in nats.
+        beta: weight of the penalty, a scalar >= 0.
+
+    Returns:
+        Same shape.
+
+    Raises:
+        LossError: the shapes differ.
+
+    Schulman et al., 2017, Proximal Policy Optimization Algorithms, eq. 8, arXiv 1707.06347.
+    """
+    _same_shape(ratio, advantage)
+    _same_shape(kl, advantage, "kl")
+    return ratio * advantage - beta * kl
+
+
+def clipped_surrogate(ratio: Tensor, advantage: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
     r"""The clipped surrogate, to be maximised.
 
     .. math:: \min(r A, \mathrm{clip}(r, 1 - \epsilon, 1 + \epsilon) A)
@@ -16,11 +68,14 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, low: Tensor, high: Tenso
     Args:
         ratio: pi(a|s) / pi_old(a|s), any shape.
         advantage: same shape.
-        low: the smallest ratio, 1 - epsilon, a scalar.
-        high: the largest ratio, 1 + epsilon, a scalar.
+        low: the smallest ratio, 1 - epsilon, a number or a scalar tensor.
+        high: the largest ratio, 1 + epsilon, likewise.
 
     Returns:
         Same shape.
+
+    Raises:
+        LossError: the shapes of ratio and advantage differ.
 
     Schulman et al., 2017, Proximal Policy Optimization Algorithms, eq. 7, arXiv 1707.06347.
 
@@ -28,66 +83,13 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, low: Tensor, high: Tenso
     >>> clipped_surrogate(torch.tensor([1.5, 1.5, 0.5]), torch.tensor([1.0, -1.0, -1.0]), low, high)
     tensor([ 1.2000, -1.5000, -0.8000])
     """
-    return torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
+    _same_shape(ratio, advantage)
+    return torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)  # type: ignore[arg-type]
 
 
-def standardize(
-    values: Tensor, mask: Tensor | None = None, keep_dims: tuple[int, ...] = (), floor: float = 1e-6
-) -> Tensor:
-    """Subtract the mean and divide by the standard deviation (unbiased).
-
-    Args:
-        values: any shape.
-        mask: bool, broadcastable to the values: only these count for the two moments.
-        keep_dims: dimensions with moments of their own, e.g. the agents'.
-        floor: smallest divisor.
-
-    Returns:
-        Same shape. A single value gives 0.
-
-    >>> standardize(torch.tensor([1.0, 2.0, 3.0]))
-    tensor([-1.,  0.,  1.])
-    """
-    kept = {dim % values.ndim for dim in keep_dims}
-    dims = tuple(dim for dim in range(values.ndim) if dim not in kept)
-    if not dims:
-        return torch.zeros_like(values)
-    if mask is None:
-        variance, mean = torch.var_mean(values, dims, correction=0, keepdim=True)
-        count = values.numel() / mean.numel()
-        variance = variance * (count / max(count - 1, 1))
-    else:
-        valid = mask.expand_as(values)
-        number = valid.sum(dims, keepdim=True)
-        mean = values.masked_fill(~valid, 0).sum(dims, keepdim=True) / number.clamp_min(1)
-        squares = (values - mean).masked_fill(~valid, 0).square().sum(dims, keepdim=True)
-        variance = squares / (number - 1).clamp_min(1)
-    return (values - mean) / variance.sqrt().clamp_min(floor)
-
-
-def effective_sample_size(log_ratio: Tensor) -> Tensor:
-    r"""How many independent samples the weights are worth, as a share of all: ``(sum w)^2 / (n sum w^2)``.
-
-    Args:
-        log_ratio: log weights, any shape.
-
-    Returns:
-        A scalar in (0, 1].
-
-    Kong, 1992, A Note on Importance Sampling using Standardized Weights.
-
-    >>> effective_sample_size(torch.zeros(5))
-    tensor(1.)
-    """
-    flat = log_ratio.flatten()
-    return (2 * flat.logsumexp(0) - (2 * flat).logsumexp(0)).exp() / max(flat.numel(), 1)
-
-
-def explained_variance(prediction: Tensor, target: Tensor) -> Tensor:
-    """``1 - Var(target - prediction) / Var(target)``, a scalar: 1 is perfect, 0 no better than a constant.
-
-    >>> explained_variance(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 3.0]))
-    tensor(0.7500)
-    """
-    spread = target.var(correction=0)
-    return 1 - (target - prediction).var(correction=0) / spread.clamp_min(torch.finfo(target.dtype).tiny)
+def _same_shape(values: Tensor, advantage: Tensor, name: str = "ratio") -> None:
+    if values.shape != advantage.shape:
+        raise LossError(
+            f"{name} {list(values.shape)} and advantage {list(advantage.shape)} must have one shape; they would be "
+            "broadcast against each other's rows"
+        )

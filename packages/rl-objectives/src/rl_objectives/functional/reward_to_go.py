@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from rl_objectives.functional.scan import reverse_scan
-from rl_objectives.functional.time_series import Discount, check_series
+from rl_objectives.functional.time_series import Discount, check_series, per_step
 
 __all__ = ["reward2go"]
 
@@ -28,10 +27,10 @@ def reward2go(reward: Tensor, done: Tensor, gamma: Discount, *, time_dim: int = 
     Raises:
         SpecError: the shapes differ, or ``done`` is not bool.
 
+    >>> import torch
     >>> done = torch.tensor([[False], [True], [False]])
     >>> reward2go(torch.ones(3, 1), done, 0.5).squeeze(-1)
     tensor([1.5000, 1.0000, 1.0000])
     """
     time_dim = check_series(time_dim, {"done": done}, {"reward": reward})
-    discount = torch.as_tensor(gamma, dtype=reward.dtype, device=reward.device)
-    return reverse_scan(reward, discount.expand_as(reward).masked_fill(done, 0), time_dim)
+    return reverse_scan(reward, per_step("gamma", gamma, reward).masked_fill(done, 0), time_dim)

@@ -6,13 +6,20 @@ chapters 6, 7 and 12.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from rl_core.errors import SpecError
 from rl_objectives import native
 from rl_objectives.functional.scan import reverse_scan
-from rl_objectives.functional.time_series import Discount, as_number, check_series, common_dtype, layout
+from rl_objectives.functional.time_series import (
+    Discount,
+    as_number,
+    check_series,
+    common_dtype,
+    last_step,
+    layout,
+    per_step,
+)
 
 __all__ = [
     "td0_advantage_estimate",
@@ -51,6 +58,7 @@ def td0_return_estimate(
     Raises:
         SpecError: two shapes differ, a flag is not bool, or no flag is given.
 
+    >>> import torch
     >>> ended = torch.tensor([[False], [True]])
     >>> td0_return_estimate(0.5, torch.full((2, 1), 4.0), torch.ones(2, 1), ended).squeeze(-1)
     tensor([3., 1.])
@@ -61,7 +69,8 @@ def td0_return_estimate(
             "td0_return_estimate needs terminated (or done): without it a terminal state would be bootstrapped"
         )
     check_series(0, {"terminated": flag}, {"next_state_value": next_state_value, "reward": reward})
-    return reward + gamma * next_state_value.masked_fill(flag, 0)
+    discount = per_step("gamma", gamma, reward) if isinstance(gamma, Tensor) else gamma
+    return reward + discount * next_state_value.masked_fill(flag, 0)
 
 
 def td0_advantage_estimate(
@@ -110,6 +119,7 @@ def td_lambda_return_estimate(
 
     Sutton and Barto, 2018, eq. 12.18-12.20.
 
+    >>> import torch
     >>> done = torch.tensor([[False], [True]])
     >>> alive = torch.zeros_like(done)
     >>> td_lambda_return_estimate(0.5, 1.0, torch.full((2, 1), 4.0), torch.ones(2, 1), done, alive).squeeze(-1)
@@ -124,12 +134,10 @@ def td_lambda_return_estimate(
         if numbers[0] is not None and numbers[1] is not None:
             inputs = [next_state_value, reward, done, terminated]
             return native.run("rl_td_lambda", inputs, layout(reward.shape, time_dim), (numbers[0], numbers[1]), 1)[0]
-    last = torch.zeros_like(done)
-    last.narrow(time_dim, max(done.shape[time_dim] - 1, 0), min(done.shape[time_dim], 1)).fill_(True)
-    stop = done | last
-    weight = torch.as_tensor(lmbda, dtype=reward.dtype, device=reward.device).expand_as(reward).masked_fill(stop, 0)
-    here = reward + gamma * ((1 - weight) * next_state_value).masked_fill(terminated, 0)
-    return reverse_scan(here, (gamma * weight).masked_fill(terminated, 0), time_dim)
+    discount = per_step("gamma", gamma, reward)
+    weight = per_step("lmbda", lmbda, reward).masked_fill(done | last_step(done, time_dim), 0)
+    here = reward + discount * ((1 - weight) * next_state_value).masked_fill(terminated, 0)
+    return reverse_scan(here, (discount * weight).masked_fill(terminated, 0), time_dim)
 
 
 def td_lambda_advantage_estimate(
@@ -162,6 +170,7 @@ def td1_return_estimate(
 
     :func:`td_lambda_return_estimate` with lambda 1, which documents the arguments.
 
+    >>> import torch
     >>> done = torch.zeros(2, 1, dtype=torch.bool)
     >>> td1_return_estimate(0.5, torch.full((2, 1), 4.0), torch.ones(2, 1), done).squeeze(-1)
     tensor([2.5000, 3.0000])

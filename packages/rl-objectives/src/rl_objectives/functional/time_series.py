@@ -7,9 +7,9 @@ from math import prod
 import torch
 from torch import Tensor
 
-from rl_core.errors import SpecError
+from rl_core.errors import LossError, SpecError
 
-__all__ = ["Discount", "as_number", "check_series", "common_dtype", "layout"]
+__all__ = ["Discount", "as_number", "check_series", "common_dtype", "last_step", "layout", "per_step"]
 
 Discount = float | Tensor
 """A discount: one number, or a tensor that broadcasts to the reward (a value per step)."""
@@ -27,13 +27,14 @@ def check_series(time_dim: int, flags: dict[str, Tensor], values: dict[str, Tens
         The time dimension as a non-negative index.
 
     Raises:
-        SpecError: two shapes differ (both are named), a flag is not bool, or there is no such dimension.
+        LossError: two shapes differ; both are named.
+        SpecError: a flag is not bool, or there is no such dimension.
     """
     named = {**values, **flags}
     first, reference = next(iter(named.items()))
     for name, tensor in named.items():
         if tensor.shape != reference.shape:
-            raise SpecError(
+            raise LossError(
                 f"{first} {list(reference.shape)} and {name} {list(tensor.shape)} must have one shape, [*B, T, F]; "
                 "nothing is broadcast here. Expand the smaller one on purpose."
             )
@@ -70,3 +71,41 @@ def common_dtype(*tensors: Tensor) -> list[Tensor]:
     for tensor in tensors[1:]:
         dtype = torch.promote_types(dtype, tensor.dtype)
     return [tensor.to(dtype) for tensor in tensors]
+
+
+def per_step(name: str, discount: Discount, like: Tensor) -> Tensor:
+    """The discount as a tensor with a value per step.
+
+    Args:
+        name: the argument's name, for the error.
+        discount: a number, or a tensor that broadcasts to ``like``.
+        like: of the wanted shape, dtype and device.
+
+    Returns:
+        An expanded view, of ``like``'s shape.
+
+    Raises:
+        LossError: the tensor does not broadcast to that shape.
+
+    >>> per_step("gamma", 0.5, torch.zeros(2, 1)).tolist()
+    [[0.5], [0.5]]
+    """
+    if isinstance(discount, Tensor):
+        fits = discount.ndim <= like.ndim and all(
+            size in (1, wanted) for size, wanted in zip(reversed(discount.shape), reversed(like.shape), strict=False)
+        )
+        if not fits:
+            raise LossError(
+                f"{name} {list(discount.shape)} does not broadcast to the reward {list(like.shape)}. Give one number, "
+                f"or a tensor with a value per step; a discount per row of [B, T, F] is shaped [B, 1, 1]."
+            )
+        return discount.to(like.dtype).to(like.device).expand(like.shape)
+    return torch.full((), discount, dtype=like.dtype, device=like.device).expand(like.shape)
+
+
+def last_step(like: Tensor, time_dim: int) -> Tensor:
+    """bool, True in the last step, of ``like``'s shape."""
+    shape = [1] * like.ndim
+    shape[time_dim] = -1
+    steps = like.shape[time_dim]
+    return (torch.arange(steps, device=like.device) == steps - 1).reshape(shape).expand(like.shape)

@@ -5,25 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from rl_core.errors import SpecError
-from rl_core.keys import Key
-from rl_core.losses.keys import quoted
 from rl_objectives.functional.distance import distance_loss
+from rl_objectives.shapes import check_same_shape
 
 __all__ = ["check_same_shape", "clipped_value_distance", "shared_weights"]
-
-
-def check_same_shape(owner: str, first: tuple[Key, Tensor], second: tuple[Key, Tensor]) -> None:
-    """Raise unless two entries have one shape.
-
-    Raises:
-        SpecError: they differ; both keys and shapes are named.
-    """
-    if first[1].shape != second[1].shape:
-        raise SpecError(
-            f"{owner}: {quoted(first[0])} {list(first[1].shape)} and {quoted(second[0])} {list(second[1].shape)} must "
-            "have one shape; they would broadcast against each other's rows."
-        )
 
 
 def clipped_value_distance(

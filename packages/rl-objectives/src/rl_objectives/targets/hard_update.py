@@ -19,14 +19,17 @@ class HardUpdate(TargetNetUpdater):
         value_network_update_interval: steps from one copy to the next, exactly: 3 copies at steps 3, 6, 9.
 
     Raises:
-        SpecError: the interval is below 1, or the loss has no target.
+        SpecError: the interval is no whole number of at least 1 step, or the loss has no target.
 
     Mnih et al., 2015, Human-level control through deep reinforcement learning, algorithm 1 (C steps).
     """
 
     def __init__(self, loss: LossModule, *, value_network_update_interval: float = 1000) -> None:
-        if value_network_update_interval < 1:
-            raise SpecError(f"value_network_update_interval is at least 1 step; got {value_network_update_interval}")
+        if value_network_update_interval < 1 or not float(value_network_update_interval).is_integer():
+            raise SpecError(
+                "value_network_update_interval is a whole number of steps and at least 1 step; got "
+                f"{value_network_update_interval}"
+            )
         super().__init__(loss)
         self.value_network_update_interval = int(value_network_update_interval)
         self._steps = 0

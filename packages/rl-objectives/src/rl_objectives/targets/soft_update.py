@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from rl_core.errors import SpecError
 from rl_core.losses.module import LossModule
+from rl_core.losses.targets import TargetPair
 from rl_objectives.targets.updater import TargetNetUpdater
 
 __all__ = ["SoftUpdate"]
@@ -19,7 +20,8 @@ class SoftUpdate(TargetNetUpdater):
 
     .. math:: \theta' \leftarrow \epsilon \theta' + (1 - \epsilon) \theta, \qquad \tau = 1 - \epsilon
 
-    Floating-point buffers (running statistics) are averaged as well, others (counters) copied.
+    Floating-point buffers (running statistics) are averaged as well; counters, and constants with infinities, are
+    copied.
 
     Args:
         loss: a loss with target networks.
@@ -44,16 +46,30 @@ class SoftUpdate(TargetNetUpdater):
         super().__init__(loss)
         self.tau = share
 
+        kinds = [(pair, _can_be_averaged(pair)) for pair in self._pairs]
+        averaged = [pair for pair, is_quantity in kinds if is_quantity]
+        self._copied = [pair for pair, is_quantity in kinds if not is_quantity]
+        # Owner and name, not the tensors, which .to() may replace; and no method per tensor, which would cost a third.
+        self._sources = [(pair.source_owner, pair.name) for pair in averaged]
+        self._targets = [(pair.target_owner, pair.name) for pair in averaged]
+
     @torch.no_grad()
     def step(self) -> None:
         """Move each target by ``tau`` of its distance to the source."""
-        sources: list[Tensor] = []
-        targets: list[Tensor] = []
-        for pair in self._pairs:
+        sources: list[Any] = [owner[name] for owner, name in self._sources]
+        targets: list[Any] = [owner[name] for owner, name in self._targets]
+        try:
+            torch._foreach_lerp_(targets, sources, self.tau)
+        except TypeError:
+            self.tensors()  # says which tensor is gone, if that is the reason
+            raise
+        for pair in self._copied:
             source, target = pair.tensors()
-            if target.is_floating_point() or target.is_complex():
-                sources.append(source)
-                targets.append(target)
-            else:
-                target.copy_(source)
-        torch._foreach_lerp_(targets, sources, self.tau)
+            target.copy_(source)
+
+
+def _can_be_averaged(pair: TargetPair) -> bool:
+    """Whether the tensor is a quantity: counters are none, nor masks of -inf, whose distance is not a number."""
+    source, target = pair.tensors()
+    number = target.is_floating_point() or target.is_complex()
+    return number and bool(source.isfinite().all()) and bool(target.isfinite().all())

@@ -18,7 +18,9 @@ class TargetNetUpdater(ABC):
     """Moves a loss's target networks towards its online ones at each :meth:`step`.
 
     Args:
-        loss: a loss that was built with at least one target network. Targets are set equal to their sources now.
+        loss: a loss that was built with at least one target network. Targets are set equal to their sources now, unless
+            the loss was restored by ``load_state_dict``: a resumed run goes on with the targets that it had, whether
+            the updater is built before or after loading.
 
     Raises:
         SpecError: the loss has no target.
@@ -31,7 +33,8 @@ class TargetNetUpdater(ABC):
                 f"{type(loss).__name__} has no target network to update. Build it with a delayed network "
                 "(delay_value=True, delay_qvalue=True or delay_actor=True), or drop the updater."
             )
-        self.init_()
+        if not loss.targets_restored:
+            self.init_()
 
     @torch.no_grad()
     def init_(self) -> None:

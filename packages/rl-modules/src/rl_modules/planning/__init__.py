@@ -1,0 +1,1 @@
+"""Planning: policies that look ahead in an environment."""

@@ -1,0 +1,1 @@
+"""Recurrent modules: one definition for single steps and for whole sequences."""
