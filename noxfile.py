@@ -18,6 +18,7 @@ from compat import run_matrix
 from environments import DISTRIBUTIONS, ROOT, bin_of, isolated, peers, suite, third_party, wheels
 from floors import minimum as minimum_env
 from heavy import heavy
+from native_tests import run_native_tests
 
 nox.needs_version = ">=2024.4.15"
 nox.options.default_venv_backend = "none"
@@ -91,6 +92,12 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Check types (mypy, strict)."""
     session.run(bin_of(third_party(session)), "-m", "mypy", *session.posargs, env={"PYTHONPATH": ""})
+
+
+@nox.session
+def native(session: nox.Session) -> None:
+    """Build and run the C++ test programs under sanitizers; `nox -s native -- fuzz_trees` runs a part."""
+    run_native_tests(session)
 
 
 @nox.session

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "abi.h"
+#include "pool.h"
 
 namespace {
 
@@ -57,9 +58,11 @@ RL_EXPORT int64_t rl_buffers_abi() { return rl_buffers::kAbi; }
 // target[leaf][i] = source[leaf][index[i]] for every leaf and every i < n_index.
 //
 // sources, targets: n_leaves addresses of row-major memory; row_bytes: n_leaves row sizes (0 is allowed).
-// Every index is checked against [0, n_live) before anything is written; the first bad position goes to *bad.
+// Every index is checked against [0, n_live) before anything is written; the first bad position goes to *bad. At most
+// n_threads threads share the work, more than one above a megabyte only.
 RL_EXPORT int64_t rl_gather_rows(int64_t n_leaves, const uint8_t* const* sources, const int64_t* row_bytes, int64_t n_live,
-                                 const int64_t* index, int64_t n_index, uint8_t* const* targets, int64_t* bad) {
+                                 const int64_t* index, int64_t n_index, uint8_t* const* targets, int64_t n_threads,
+                                 int64_t* bad) {
   if (n_leaves < 0 || n_index < 0 || n_live < 0) return rl_buffers::kBadArgument;
   if (n_leaves == 0 || n_index == 0) return rl_buffers::kOk;
   if (!sources || !row_bytes || !index || !targets || !bad) return rl_buffers::kBadArgument;
@@ -75,8 +78,13 @@ RL_EXPORT int64_t rl_gather_rows(int64_t n_leaves, const uint8_t* const* sources
       return rl_buffers::kBadArgument;
     }
   }
-  for (int64_t leaf = 0; leaf < n_leaves; ++leaf) {
-    gather_leaf(sources[leaf], row_bytes[leaf], index, n_index, targets[leaf]);
-  }
+  int64_t bytes = 0;
+  for (int64_t leaf = 0; leaf < n_leaves; ++leaf) bytes += row_bytes[leaf] * n_index;
+  rl_buffers::in_parts(n_index, rl_buffers::threads_for(bytes, n_threads), [=](int64_t first, int64_t last) {
+    for (int64_t leaf = 0; leaf < n_leaves; ++leaf) {
+      const int64_t row = row_bytes[leaf];
+      gather_leaf(sources[leaf], row, index + first, last - first, targets[leaf] + first * row);
+    }
+  });
   return rl_buffers::kOk;
 }

@@ -281,7 +281,7 @@ def test_tensors_and_tensordicts_do_not_mix():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"prefetch": 3}, "prefetch=3 is not available yet"),
+        ({"prefetch": 3}, "prefetch=3 needs a batch size"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"dim_extend": 1}, "dim_extend must be storage.ndim - 1 = 0, got 1"),
     ],

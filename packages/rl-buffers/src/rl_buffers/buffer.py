@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -14,23 +14,31 @@ from tensordict import TensorDictBase, is_tensor_collection
 from torch import Tensor
 
 from rl_buffers.collate import stack_rows
+from rl_buffers.episodes.boundaries import Boundaries
+from rl_buffers.episodes.in_buffer import EpisodeTables, run_length
+from rl_buffers.episodes.table import EpisodeTable
 from rl_buffers.inverted import Inverted
-from rl_buffers.io import load_tree, save_tree
+from rl_buffers.relabel.base import RowTransform, row_transforms
+from rl_buffers.rate_limit import RateLimiter
+from rl_buffers.samplers.consuming import ConsumingSampler
 from rl_buffers.samplers.random_sampler import RandomSampler
-from rl_buffers.slots import as_slots, slots_of, to_coordinates
+from rl_buffers.sampling import Sampling
+from rl_buffers.saved import Hook
+from rl_buffers.slots import Written, as_slots, to_coordinates
+from rl_buffers.storages.columns import ColumnStorage
 from rl_buffers.storages.list_storage import ListStorage
+from rl_buffers.trajectories import TrajectoryQueries
 from rl_buffers.writers.round_robin import RoundRobinWriter
 from rl_core.buffers import Sampler, Storage, Writer
-from rl_core.errors import CheckpointError, ReplayBufferError
+from rl_core.errors import ReplayBufferError
 from rl_core.transforms import Compose, Transform
 
 __all__ = ["ReplayBuffer"]
 
 _DEFAULT_SIZE = 1000
-_KIND = "ReplayBuffer"
 
 
-class ReplayBuffer:
+class ReplayBuffer(Sampling, TrajectoryQueries):
     """Stores rows and gives random batches; its parts decide where rows live, which are drawn and which overwritten.
 
     Data may be TensorDicts, tensors, or with :class:`ListStorage` any object. Rows go in and out as copies, and the
@@ -43,7 +51,11 @@ class ReplayBuffer:
         collate_fn: makes a batch from what the storage gives: a list of rows (default: stacked), or a ready batch of a
             tensor storage (default: as it is).
         pin_memory: give samples in pinned memory, where CUDA is available.
-        prefetch: ``None`` or 0: a sample is drawn when it is asked for.
+        prefetch: how many batches of :attr:`batch_size` are kept ready by threads while the caller has one; ``None`` or
+            0: a sample is drawn when it is asked for. A batch that is ready is a sample of the moment it was drawn:
+            the next `prefetch` batches know nothing of a write or of priorities that come now, unless the rows are
+            emptied, which drops them. In what order things happen does not depend on the threads, so that seeds keep
+            their meaning; without `generator` the buffer takes one of its own, seeded by torch's at the first sample.
         transform: applied to each sample, its inverse to what is written. A :class:`~rl_core.transforms.Transform` or a
             function of a TensorDict, which acts on samples only. It is put into eval mode.
         batch_size: default of :meth:`sample`, needed for iteration.
@@ -52,6 +64,10 @@ class ReplayBuffer:
             of shape ``[T]``, as TorchRL does; by default they become ``N * T`` rows.
         generator: source of randomness, on the CPU; default: torch's global one (``torch.manual_seed``). Its state is
             saved with the buffer.
+        shared: whether other processes use the buffer too, see :meth:`share`.
+        consume_after_n_samples: how often each row may be sampled, see :class:`ConsumingSampler`, in the place of
+            `sampler`.
+        rate_limiter: lets writes and samples wait for each other, see :class:`RateLimiter`.
 
     Example:
         >>> from rl_buffers import LazyTensorStorage
@@ -77,29 +93,45 @@ class ReplayBuffer:
         batch_size: int | None = None,
         dim_extend: int | None = None,
         generator: torch.Generator | None = None,
+        shared: bool = False,
+        consume_after_n_samples: int | None = None,
+        rate_limiter: RateLimiter | None = None,
     ) -> None:
-        if prefetch:
-            raise ReplayBufferError(
-                f"prefetch={prefetch} is not available yet: leave it out, a sample is then drawn when it is asked for"
-            )
         if batch_size is not None and batch_size < 1:
             raise ReplayBufferError(f"batch_size must be at least 1, got {batch_size}")
-        self._lock = threading.RLock()
+        self._lock: AbstractContextManager[Any] = threading.RLock()
+        self._save_hooks: list[Hook] = []
+        self._load_hooks: list[Hook] = []
+        self._episodes = EpisodeTables()
+        self._relabels: list[RowTransform] = []
         self._warn_when_full = storage is None
         self.storage: Storage = ListStorage(_DEFAULT_SIZE) if storage is None else storage
+        if consume_after_n_samples is not None:
+            if sampler is not None:
+                raise ReplayBufferError(
+                    f"consume_after_n_samples={consume_after_n_samples} chooses the sampler, leave out the "
+                    f"{type(sampler).__name__}"
+                )
+            sampler = ConsumingSampler(consume_after_n_samples)
         self.sampler: Sampler = RandomSampler() if sampler is None else sampler
         self.writer: Writer = self._default_writer() if writer is None else writer
         if dim_extend is not None and dim_extend != self.storage.ndim - 1:
             raise ReplayBufferError(f"dim_extend must be storage.ndim - 1 = {self.storage.ndim - 1}, got {dim_extend}")
         self.collate_fn = collate_fn
         self.pin_memory = pin_memory
+        if isinstance(self.storage, ColumnStorage):  # it gathers into pinned memory, without a second copy
+            self.storage.pin_memory = pin_memory and torch.cuda.is_available()
         self.batch_size = batch_size
         self.dim_extend = dim_extend
         self.transform = Compose()
         if transform is not None:
             self.append_transform(transform)
         self._iterator: Iterator[Any] | None = None
+        self._prepare_sampling(prefetch, rate_limiter)
         self.set_rng(generator)
+        self.sampler.attach(self)
+        if shared:
+            self.share()
 
     # ------------------------------------------------------------------------------------------------ writing
     def add(self, data: Any) -> Any:
@@ -108,10 +140,11 @@ class ReplayBuffer:
         Returns:
             Its slot as an int (int64 ``[rows, ndim]`` with lanes), or ``None`` where it was refused.
         """
-        slots = self._write(data, self.storage.ndim - 1)
+        self._await_insert()
         if self.storage.ndim > 1:
-            return self._public(slots)
-        return int(slots[0]) if slots.numel() and slots[0] >= 0 else None
+            return self._public(self._write(data, self.storage.ndim - 1).slots)
+        spans = self._write(data, 0).spans
+        return spans[0].start if spans else None
 
     def extend(self, data: Any) -> Tensor:
         """Store many rows; a TensorDict's batch dimensions, a tensor's first, or a list's entries count them.
@@ -124,27 +157,40 @@ class ReplayBuffer:
         Raises:
             ReplayBufferError: the data have another structure than the rows so far; nothing is written.
         """
-        return self._public(self._write(data, None if self.dim_extend is None else self.storage.ndim))
+        self._await_insert()
+        return self._extend(data)
 
-    def _write(self, data: Any, row_dims: int | None) -> Tensor:
+    def _extend(self, data: Any) -> Tensor:
+        return self._public(self._write(data, None if self.dim_extend is None else self.storage.ndim).slots)
+
+    def _write(self, data: Any, row_dims: int | None) -> Written:
         if len(self.transform):
             data = self.transform.inv(data)
         if data is None:
-            return torch.empty(0, dtype=torch.int64)
-        with self._lock:
-            slots = self._store(data, row_dims)
-            self._stored(data, slots)
-            return slots
+            return Written([], 0, 1)
+        with self._lock, self._changing():
+            written = self._store(data, row_dims)
+            self._stored(data, written)
+            return written
 
-    def _stored(self, data: Any, slots: Tensor) -> None:
+    def _stored(self, data: Any, written: Written) -> None:
         """What else is to be done with rows that were written, as the transforms left them, and their slots."""
 
-    def _store(self, data: Any, row_dims: int | None) -> Tensor:
+    def _store(self, data: Any, row_dims: int | None) -> Written:
         block = self.storage.prepare(data, row_dims)
         spans = self.writer.extend(block.steps, self.storage, data)
         self.storage.write(block, spans)
-        slots = slots_of(spans, block.steps, math.prod(self.storage.lane_shape))
-        self.sampler.extend(slots if len(spans) == 1 else slots[slots >= 0])
+        if len(self._episodes) or self._sharing is not None:
+            run = run_length(data, row_dims, self.storage)
+            self._episodes.written(self.storage, spans, run)
+            if self._sharing is not None:
+                self._sharing.wrote(block.steps, run)
+        written = Written(spans, block.steps, math.prod(self.storage.lane_shape))
+        if type(self.sampler).extend is not Sampler.extend:  # to make a slot a tensor costs as much as to copy its row
+            everything = sum(span.stop - span.start for span in spans) == block.steps
+            self.sampler.extend(written.slots if everything else written.slots[written.slots >= 0])
+        if self.rate_limiter is not None:
+            self.rate_limiter.inserted_rows(block.steps * written.lanes)
         if self._warn_when_full and self.writer.write_count > self.storage.max_size:
             self._warn_when_full = False
             warnings.warn(
@@ -153,7 +199,7 @@ class ReplayBuffer:
                 UserWarning,
                 stacklevel=4,
             )
-        return slots
+        return written
 
     def _public(self, slots: Tensor) -> Tensor:
         """Slots as users see them."""
@@ -161,90 +207,40 @@ class ReplayBuffer:
 
     def empty(self) -> None:
         """Forget all rows, the writer's position and the sampler's; the structure of the rows stays."""
-        with self._lock:
+        with self._replacing():
             self.storage.empty()
             self.writer.empty()
+            self._episodes.empty()
             self.sampler.empty()
-
-    # ------------------------------------------------------------------------------------------------ sampling
-    def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
-        """Draw a batch.
-
-        Args:
-            batch_size: the number of rows; default: the buffer's.
-            return_info: also return a dict with "index" and what the sampler tells.
-
-        Returns:
-            Data ``[B, ...]``, or the pair of them and the dict.
-
-        Raises:
-            ReplayBufferError: there are no rows, or no batch size.
-        """
-        batch, index, info = self._draw(batch_size)
-        batch = self._finish(batch)
-        return (batch, {"index": index, **info}) if return_info else batch
-
-    def _draw(self, batch_size: int | None) -> tuple[Any, Tensor, dict[str, Any]]:
-        size = self.batch_size if batch_size is None else batch_size
-        if size is None or size < 1:
-            raise ReplayBufferError(
-                f"sample needs a batch size of at least 1, got {size}: pass it here or to the buffer"
-            )
-        with self._lock:
-            slots, info = self.sampler.sample(self.storage, size)
-            rows = self.storage.get(slots)
-        if self.collate_fn is not None:
-            rows = self.collate_fn(rows)
-        elif isinstance(rows, list):
-            rows = stack_rows(rows)
-        return rows, self._public(slots), info
-
-    def _finish(self, batch: Any) -> Any:
-        if len(self.transform):
-            batch = self.transform(batch)
-        if self.pin_memory and torch.cuda.is_available() and (isinstance(batch, Tensor) or is_tensor_collection(batch)):
-            batch = batch.pin_memory()
-        return batch
-
-    def __iter__(self) -> Iterator[Any]:
-        """Batches until the sampler has gone through the rows once; without end for a sampler that never runs out."""
-        if self.batch_size is None:
-            raise ReplayBufferError("iteration needs a batch size: pass batch_size= to the buffer")
-        with self._lock:
-            self.sampler.begin_epoch()
-        return self._epoch()
-
-    def _epoch(self) -> Iterator[Any]:
-        while not self.sampler.ran_out:
-            yield self.sample()
-
-    def next(self) -> Any:
-        """The next batch of an iteration that the buffer keeps, or ``None`` at its end; then a new one starts."""
-        if self._iterator is None:
-            self._iterator = iter(self)
-        batch = next(self._iterator, None)
-        if batch is None:
-            self._iterator = None
-        return batch
+            self._restart_counts()
 
     # ------------------------------------------------------------------------------------------------ priorities
-    def update_priority(self, index: Any, priority: Any) -> None:
+    def update_priority(self, index: Any, priority: Any, generation: Any = None) -> None:
         """Hand raw priorities to the sampler; without effect unless it uses them.
 
         Args:
             index: slots, as they come with samples; negative ones are skipped.
             priority: ``[B]`` or ``[B, ...]``, or one number for all.
+            generation: "index_generation" of the sample, int64 ``[B]``: rows that were overwritten since it was drawn
+                are left out. Without it a priority goes to whichever row is in the slot now.
         """
         with self._lock:
             if not self.sampler.uses_priorities:
                 return
             slots = as_slots(index, len(self.storage), self.storage.lane_shape)
             values = torch.as_tensor(priority)
-            self.sampler.update_priority(slots, values.expand(slots.numel()) if values.ndim == 0 else values)
+            values = values.expand(slots.numel()) if values.ndim == 0 else values
+            if generation is None:
+                self.sampler.update_priority(slots, values)
+            else:
+                self.sampler.update_priority(slots, values, torch.as_tensor(generation))
 
     # ------------------------------------------------------------------------------------------------ rows
     def __len__(self) -> int:
-        return len(self.storage)
+        if self._sharing is None:
+            return len(self.storage)
+        with self._lock:
+            return len(self.storage)
 
     def __getitem__(self, index: Any) -> Any:
         """Copies of rows in slot order: an int gives one row, a slice, mask or integers a batch, a key one entry.
@@ -268,17 +264,28 @@ class ReplayBuffer:
 
     def __setitem__(self, index: Any, data: Any) -> None:
         """Overwrite filled rows in place; an int takes one row, other indices a batch of as many rows."""
-        with self._lock:
+        with self._lock, self._changing():
             slots = as_slots(index, len(self.storage), self.storage.lane_shape)
             if isinstance(index, int):
                 data = data.unsqueeze(0) if isinstance(data, Tensor) or is_tensor_collection(data) else [data]
             self.storage.set(slots, data)
+            self._episodes.changed(self.storage, slots)
             self.sampler.mark_update(slots)
 
     @property
     def write_count(self) -> int:
         """How many rows were ever offered, overwritten ones included."""
         return self.writer.write_count * math.prod(self.storage.lane_shape)
+
+    # ------------------------------------------------------------------------------------------------ episodes
+    def episodes(self, boundaries: Boundaries | None = None) -> EpisodeTable:
+        """The table of the episodes among the rows, which each write keeps up to date from its first use on.
+
+        Args:
+            boundaries: what ends an episode; default: see :class:`~rl_buffers.episodes.boundaries.Boundaries`.
+        """
+        with self._lock:
+            return self._episodes.get(Boundaries() if boundaries is None else boundaries, self.storage, self.writer)
 
     # ------------------------------------------------------------------------------------------------ parts
     def append_transform(self, transform: Any, *, invert: bool = False) -> ReplayBuffer:
@@ -287,30 +294,40 @@ class ReplayBuffer:
 
     def insert_transform(self, index: int, transform: Any, *, invert: bool = False) -> ReplayBuffer:
         """Add a transform at a place of :attr:`transform`."""
+        self._drop_prefetched()
         self.transform.insert(index, Inverted(transform) if invert else transform)
+        self._relabels = row_transforms(self.transform)
+        for relabel in self._relabels:
+            self.episodes(relabel.boundaries)  # from now on the table learns of each write
         self.transform.eval()  # running statistics must not move with what is sampled
         return self
 
     def set_storage(self, storage: Storage) -> None:
         """Use another storage; writer and sampler start over, and rows it already holds count as written."""
+        self._not_shared()
         with self._lock:
             self.storage = storage
             self.writer.empty()
             self.writer.extend(len(storage) // math.prod(storage.lane_shape), storage)
+            self._episodes.rebuild(storage, self.writer)
             self.sampler.empty()
+            self._restart_counts()
             if len(storage):
                 self.sampler.extend(torch.arange(len(storage)))
 
     def set_sampler(self, sampler: Sampler) -> None:
         """Use another sampler, which learns of the rows that are there."""
         with self._lock:
+            self._drop_prefetched()
             self.sampler = sampler
             sampler.generator = self.generator
+            sampler.attach(self)
             if len(self.storage):
                 sampler.extend(torch.arange(len(self.storage)))
 
     def set_writer(self, writer: Writer) -> None:
         """Use another writer; it takes over the position of the present one."""
+        self._not_shared()
         with self._lock:
             writer.load_state_dict(self.writer.state_dict())
             self.writer = writer
@@ -324,73 +341,13 @@ class ReplayBuffer:
         self.generator = generator
         self.sampler.generator = generator
 
-    # ------------------------------------------------------------------------------------------------ state
-    def state_dict(self) -> dict[str, Any]:
-        """Rows, positions, transforms and generator as plain data; row tensors share memory with the storage.
-
-        The state of torch's global generator belongs to the process and is not included.
-        """
-        with self._lock:
-            return {
-                "storage": self.storage.state_dict(),
-                "sampler": {"kind": _kind(self.sampler), "state": self.sampler.state_dict()},
-                "writer": {"kind": _kind(self.writer), "state": self.writer.state_dict()},
-                "transform": dict(self.transform.state_dict()),
-                "generator": None if self.generator is None else self.generator.get_state(),
-            }
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Take over such a state as copies; the buffer must be built from the same parts.
-
-        Raises:
-            CheckpointError: the state is of other parts, or of another capacity.
-        """
-        for name, part in (("sampler", self.sampler), ("writer", self.writer)):
-            if state_dict[name]["kind"] != _kind(part):
-                raise CheckpointError(
-                    f"the state has a {state_dict[name]['kind']} as {name}, this buffer a {_kind(part)}: "
-                    "build it with the same parts"
-                )
-        with self._lock:
-            self.storage.load_state_dict(state_dict["storage"])
-            self.sampler.load_state_dict(state_dict["sampler"]["state"])
-            self.writer.load_state_dict(state_dict["writer"]["state"])
-            self.transform.load_state_dict(state_dict["transform"])
-            self._iterator = None
-            if state_dict["generator"] is not None:
-                if self.generator is None:
-                    self.set_rng(torch.Generator())
-                assert self.generator is not None
-                self.generator.set_state(state_dict["generator"].clone())
-
-    def dumps(self, path: str | os.PathLike[str]) -> None:
-        """Write the state into folder `path` (see :mod:`rl_buffers.io`): filled rows only, no pickle, in one step.
-
-        Raises:
-            CheckpointError: a row holds something else than tensors and JSON values, or the disk refuses.
-        """
-        with self._lock:
-            save_tree(path, self.state_dict(), _KIND)
-
-    def loads(self, path: str | os.PathLike[str]) -> None:
-        """Read what :meth:`dumps` wrote; the folder may be deleted afterwards.
-
-        Raises:
-            CheckpointError: the folder is damaged, or was written by a buffer of other parts.
-        """
-        self.load_state_dict(load_tree(path, _KIND))
-
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_lock": None, "_iterator": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.RLock())
+        self.__dict__.update(state)
+        self._lock_with(threading.RLock() if self._sharing is None else self._sharing.lock(self))
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{name}={type(getattr(self, name)).__name__}" for name in ("storage", "sampler", "writer"))
         return f"{type(self).__name__}({parts}, rows={len(self)}/{self.storage.max_size}, batch_size={self.batch_size})"
-
-
-def _kind(part: Any) -> str:
-    """The name of a part's class; the TensorDict variants differ in nothing that is saved."""
-    return type(part).__name__.removeprefix("TensorDict")

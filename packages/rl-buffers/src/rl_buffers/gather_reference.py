@@ -28,16 +28,19 @@ def check_slots(index: Tensor, live: int) -> None:
         raise slot_error(int(index[position]), position, live)
 
 
-def gather_rows_reference(leaves: Sequence[Tensor], index: Tensor, live: int) -> list[Tensor]:
+def gather_rows_reference(
+    leaves: Sequence[Tensor], index: Tensor, live: int, out: list[Tensor] | None = None
+) -> list[Tensor]:
     """Copies of the chosen rows of every leaf.
 
     Args:
         leaves: tensors ``[capacity, ...]``.
         index: slots, int64 ``[B]``.
         live: how many leading rows are filled.
+        out: one tensor ``[B, ...]`` per leaf to be filled; default: new ones.
 
     Returns:
-        One new tensor ``[B, ...]`` per leaf.
+        `out`, or one new tensor ``[B, ...]`` per leaf.
 
     Raises:
         ReplayBufferError: a slot is outside ``[0, live)``.
@@ -47,4 +50,11 @@ def gather_rows_reference(leaves: Sequence[Tensor], index: Tensor, live: int) ->
     """
     check_slots(index, live)
     # index_select copies whole rows; aten::index moves element by element and enters an OpenMP region.
-    return [leaf.index_select(0, index.to(leaf.device)) for leaf in leaves]
+    if out is None:
+        return [leaf.index_select(0, index.to(leaf.device)) for leaf in leaves]
+    for leaf, target in zip(leaves, out, strict=True):
+        if leaf.device == target.device:
+            torch.index_select(leaf, 0, index.to(leaf.device), out=target)
+        else:
+            target.copy_(leaf.index_select(0, index.to(leaf.device)))
+    return out

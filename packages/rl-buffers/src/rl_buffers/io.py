@@ -1,20 +1,26 @@
 """State trees on disk: one folder with JSON and one file of raw tensors, replaced in one step, read without pickle.
 
 ``state.json`` holds ``{"format": 1, "kind": ..., "bytes": ..., "tree": ...}``. In the tree, a tensor is
-``{"$tensor": {"dtype", "shape", "offset"}}``, an offset into ``tensors.bin`` that is a multiple of 64; a dict whose
+``{"$tensor": {"dtype", "shape", "offset", "sum"}}``, an offset into ``tensors.bin`` that is a multiple of 64 and a
+checksum; a dict whose
 keys are not all plain strings is ``{"$items": [[key, value], ...]}`` and a tuple ``{"$tuple": [...]}``.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
+import math
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -80,19 +86,45 @@ def _umask() -> int:
 
 
 def _replace(folder: Path, target: Path) -> None:
-    """Put `folder` in the place of `target`, which steps aside: one rename can replace an empty folder only."""
+    """Put `folder` in the place of `target` in one step, and leave the old one at `folder`, where there is one."""
     if not target.exists():
         folder.rename(target)
-        return
-    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
-    target.rename(aside / "state")
+    elif not _exchange(folder, target):
+        # Without an exchange the old one steps aside, since a rename can replace an empty folder only.
+        aside = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
+        target.rename(aside / "state")
+        try:
+            folder.rename(target)
+        except OSError:
+            (aside / "state").rename(target)
+            raise
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    _sync(target.parent)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two folders change places at once, which Linux can do; False where it cannot be done."""
+    if sys.platform != "linux":
+        return False
     try:
-        folder.rename(target)
-    except OSError:
-        (aside / "state").rename(target)
-        raise
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:
+        return False
+    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(renameat2(here, os.fsencode(one), here, os.fsencode(other), swap) == 0)
+
+
+def _sync(folder: Path) -> None:
+    """Have a rename on the disk; some file systems have no need of it and refuse."""
+    if sys.platform == "win32":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            os.fsync(descriptor)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        os.close(descriptor)
 
 
 def _encode(value: Any, file: BinaryIO, place: str) -> Any:
@@ -118,10 +150,22 @@ def _encode(value: Any, file: BinaryIO, place: str) -> Any:
 def _append(value: Tensor, file: BinaryIO) -> dict[str, Any]:
     file.write(b"\0" * (-file.tell() % _ALIGNMENT))
     offset = file.tell()
-    raw = value.detach().to("cpu").contiguous()
-    if raw.numel():
-        raw.reshape(-1).view(torch.uint8).numpy().tofile(file)
-    return {"dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape), "offset": offset}
+    raw = value.detach().to("cpu").resolve_conj().resolve_neg().contiguous()  # rows are written from where they lie
+    header = {"dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape), "offset": offset}
+    if not raw.numel():
+        return header
+    flat = raw.reshape(-1).view(torch.uint8)
+    file.write(flat.numpy().data)
+    return {**header, "sum": _checksum(flat)}
+
+
+def _checksum(flat: Tensor) -> int:
+    """The sum of a byte tensor's 64-bit words, the last one padded with zeros: it reads as fast as memory does."""
+    data = flat.numpy()
+    whole = data.size - data.size % 8
+    words = np.frombuffer(data[:whole], dtype="<u8") if flat.data_ptr() % 8 == 0 else data[:whole].copy().view("<u8")
+    total = int(np.add.reduce(words, dtype=np.uint64)) + int.from_bytes(data[whole:].tobytes(), "little")
+    return total % 2**63
 
 
 def load_tree(path: str | os.PathLike[str], kind: str) -> Any:
@@ -146,6 +190,8 @@ def load_tree(path: str | os.PathLike[str], kind: str) -> Any:
         raise CheckpointError(f"{folder} holds no readable state: {error}") from error
     if not isinstance(state, dict) or "format" not in state:
         raise CheckpointError(f"{folder / _STATE} is no saved state: it has no format number")
+    if not all(name in state for name in ("format", "kind", "bytes", "tree")) or type(state["format"]) is not int:
+        raise CheckpointError(f"{folder / _STATE} is no saved state: an entry of it is missing")
     if state["format"] > FORMAT:
         raise CheckpointError(
             f"{folder} has format {state['format']}, this version reads up to {FORMAT}: upgrade rl-buffers"
@@ -161,7 +207,10 @@ def load_tree(path: str | os.PathLike[str], kind: str) -> Any:
         if size
         else torch.empty(0, dtype=torch.uint8)
     )
-    return _decode(state["tree"], data)
+    try:
+        return _decode(state["tree"], data)
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise CheckpointError(f"{folder} is damaged: {error}. Restore it from a copy, or use another save.") from error
 
 
 def _decode(node: Any, data: Tensor) -> Any:
@@ -179,11 +228,10 @@ def _decode(node: Any, data: Tensor) -> Any:
 
 
 def _tensor(header: Mapping[str, Any], data: Tensor) -> Tensor:
-    dtype = getattr(torch, header["dtype"])
-    count = 1
-    for size in header["shape"]:
-        count *= size
+    dtype, count = getattr(torch, header["dtype"]), math.prod(header["shape"])
     if count == 0:
         return torch.empty(header["shape"], dtype=dtype)
-    n_bytes = count * torch.empty(0, dtype=dtype).element_size()
-    return data[header["offset"] : header["offset"] + n_bytes].view(dtype).reshape(header["shape"])
+    flat = data[header["offset"] : header["offset"] + count * dtype.itemsize]
+    if "sum" in header and _checksum(flat) != header["sum"]:
+        raise ValueError(f"the {count * dtype.itemsize} bytes at {header['offset']} are not those that were written")
+    return flat.view(dtype).reshape(header["shape"])

@@ -12,15 +12,16 @@ import functools
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from rl_core.errors import NativeError
 
-__all__ = ["ABI", "doctor_report", "library", "native_state"]
+__all__ = ["ABI", "doctor_report", "kernel", "library", "native_state"]
 
-ABI = 1
+ABI = 2
 """The number that ``rl_buffers_abi()`` must return (native/abi.h)."""
 
 _DISTRIBUTION = "rl-buffers"
@@ -51,20 +52,6 @@ def _candidates() -> list[Path]:
     return [*places, Path(str(distribution.locate_file(f"{_PACKAGE}.libs/{_file_name()}")))]
 
 
-def _declare(library: ctypes.CDLL) -> None:
-    library.rl_gather_rows.restype = ctypes.c_int64
-    library.rl_gather_rows.argtypes = [
-        ctypes.c_int64,  # leaves
-        ctypes.c_void_p,  # source addresses
-        ctypes.c_void_p,  # row sizes in bytes
-        ctypes.c_int64,  # live rows
-        ctypes.c_void_p,  # index
-        ctypes.c_int64,  # its length
-        ctypes.c_void_p,  # target addresses
-        ctypes.c_void_p,  # first bad position
-    ]
-
-
 def open_library(path: Path) -> ctypes.CDLL:
     """Load one library file and check its interface number.
 
@@ -75,8 +62,6 @@ def open_library(path: Path) -> ctypes.CDLL:
         opened = ctypes.CDLL(str(path))
         opened.rl_buffers_abi.restype = ctypes.c_int64
         number = opened.rl_buffers_abi()
-        if number == ABI:
-            _declare(opened)
     except (OSError, AttributeError) as error:
         raise NativeError(f"{path} is not a library of rl-buffers kernels: {error}. {_CURE}") from error
     if number != ABI:
@@ -113,6 +98,21 @@ def load() -> Loaded:
 def library() -> ctypes.CDLL | None:
     """The loaded kernels, or ``None`` where the torch twins are to be used."""
     return load().library
+
+
+def kernel(name: str, *arguments: Any) -> Callable[..., int] | None:
+    """One function of the library, ready to be called, or ``None`` where the torch twins are to be used.
+
+    Args:
+        name: its name in C.
+        *arguments: the ctypes of its arguments; all functions return int64.
+    """
+    loaded = library()
+    if loaded is None:
+        return None
+    function = getattr(loaded, name)
+    function.restype, function.argtypes = ctypes.c_int64, list(arguments)
+    return cast("Callable[..., int]", function)
 
 
 def native_state() -> str:

@@ -12,7 +12,30 @@ from torch import Tensor
 from rl_core.buffers import Span
 from rl_core.errors import ReplayBufferError
 
-__all__ = ["as_slots", "slots_of", "to_coordinates"]
+__all__ = ["Written", "as_slots", "slots_of", "to_coordinates"]
+
+
+class Written:
+    """Where the rows of one write went; their slots are made when somebody asks.
+
+    Args:
+        spans: where the writer put the data's steps.
+        steps: how many steps the data hold.
+        lanes: rows per step.
+    """
+
+    __slots__ = ("_slots", "lanes", "spans", "steps")
+
+    def __init__(self, spans: Sequence[Span], steps: int, lanes: int) -> None:
+        self.spans, self.steps, self.lanes = spans, steps, lanes
+        self._slots: Tensor | None = None
+
+    @property
+    def slots(self) -> Tensor:
+        """The slot of each row of the data, -1 for a row that was not stored (see :func:`slots_of`)."""
+        if self._slots is None:
+            self._slots = slots_of(self.spans, self.steps, self.lanes)
+        return self._slots
 
 
 def slots_of(spans: Sequence[Span], steps: int, lanes: int = 1) -> Tensor:

@@ -8,21 +8,22 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_buffers.buffer import ReplayBuffer
+from rl_buffers.slots import Written
 from rl_buffers.writers.round_robin import TensorDictRoundRobinWriter
 from rl_core.errors import KeyMissingError, ReplayBufferError
 from rl_core.keys import Key
 
 __all__ = ["TensorDictReplayBuffer"]
 
-_INDEX = "index"
+_INDEX, _GENERATION, _WEIGHT = "index", "index_generation", "priority_weight"
 
 
 class TensorDictReplayBuffer(ReplayBuffer):
     """A :class:`ReplayBuffer` of TensorDicts.
 
     Samples carry "index", the slots of their rows (int64 ``[B]``, or ``[B, ndim]`` with lanes; repeated over a sequence
-    where rows are sequences), and what the sampler tells about each row. An entry "index" in data that are written is
-    left out, so that a sample can be stored again.
+    where rows are sequences), and what the sampler tells about each row, such as "priority_weight" and
+    "index_generation". These entries are left out of data that are written, so that a sample can be stored again.
 
     Args:
         priority_key: the entry that holds raw priorities, written by losses.
@@ -46,10 +47,11 @@ class TensorDictReplayBuffer(ReplayBuffer):
         super().__init__(**kwargs)
         self.priority_key = priority_key
         self._takes_priorities = False  # while an extend is under way that takes them
+        self._labels = {_INDEX, _GENERATION, _WEIGHT} if self.sampler.uses_priorities else {_INDEX}
 
     def add(self, data: TensorDictBase) -> Any:
         """Store one row; see :meth:`ReplayBuffer.add`."""
-        return super().add(_without_index(data))
+        return super().add(self._without_sample_entries(data))
 
     def extend(self, data: TensorDictBase, update_priority: bool | None = None) -> Tensor:
         """Store many rows; see :meth:`ReplayBuffer.extend`.
@@ -59,23 +61,22 @@ class TensorDictReplayBuffer(ReplayBuffer):
             update_priority: whether priorities in the data are used; default: if the sampler uses priorities and
                 the data have :attr:`priority_key`.
         """
+        self._await_insert()
         with self._lock:
             self._takes_priorities = update_priority is not False and self.sampler.uses_priorities
             try:
-                return super().extend(_without_index(data))
+                return self._extend(self._without_sample_entries(data))
             finally:
                 self._takes_priorities = False
 
-    def _stored(self, data: Any, slots: Tensor) -> None:
+    def _stored(self, data: Any, written: Written) -> None:
         """Take the priorities of the rows that were written, which a transform may have chosen among those given."""
         if self._takes_priorities and isinstance(data, TensorDictBase):
             priority = data.get(self.priority_key, None)
             if priority is not None:
-                self.update_priority(slots, priority.flatten(0, data.ndim - 1))
+                self.update_priority(written.slots, priority.flatten(0, data.ndim - 1))
 
-    def sample(self, batch_size: int | None = None, return_info: bool = False) -> Any:
-        """Draw a batch, a TensorDict ``[B]`` with "index"; with `return_info` the pair of it and a dict."""
-        batch, index, info = self._draw(batch_size)
+    def _labelled(self, batch: Any, index: Tensor, info: dict[str, Any]) -> Any:
         if not isinstance(batch, TensorDictBase):
             raise ReplayBufferError(
                 "a TensorDictReplayBuffer samples TensorDicts, the storage and collate_fn gave a "
@@ -87,11 +88,13 @@ class TensorDictReplayBuffer(ReplayBuffer):
         for name, value in info.items():
             if isinstance(value, Tensor) and value.shape[:1] == batch.shape[:1]:
                 batch.set(name, _per_entry(value, batch))
-        batch = self._finish(batch)
-        return (batch, {_INDEX: index, **info}) if return_info else batch
+                self._labels.add(name)
+        return batch
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
         """Take priorities from a sample that a loss has written them to.
+
+        Where the sample has "index_generation", rows that were overwritten since it was drawn are left out.
 
         Args:
             data: a TensorDict with "index" and :attr:`priority_key`.
@@ -109,8 +112,19 @@ class TensorDictReplayBuffer(ReplayBuffer):
                 f"a priority update needs {missing!r}; the data have {have}. 'index' comes with a sample "
                 "of this buffer, priorities come from a loss: name their entry with priority_key=... of the buffer"
             )
-        rows = index.flatten(1, data.ndim - 1)[:, 0] if data.ndim > 1 else index
-        self.update_priority(rows, priority)
+        generation = data.get(_GENERATION, None)
+        if data.ndim > 1:
+            index = index.flatten(1, data.ndim - 1)[:, 0]
+            generation = None if generation is None else generation.flatten(1)[:, 0]
+        self.update_priority(index, priority, generation)
+
+    def _without_sample_entries(self, data: Any) -> Any:
+        """Data without what a sample carries beside its rows."""
+        if not isinstance(data, TensorDictBase):
+            return data
+        have = data.keys()
+        there = [name for name in self._labels if name in have]
+        return data.exclude(*there) if there else data
 
 
 def _per_entry(value: Tensor, batch: TensorDictBase) -> Tensor:
@@ -119,7 +133,3 @@ def _per_entry(value: Tensor, batch: TensorDictBase) -> Tensor:
     if not extra:
         return value
     return value.reshape(value.shape[0], *(1 for _ in extra), *value.shape[1:]).expand(*batch.shape, *value.shape[1:])
-
-
-def _without_index(data: Any) -> Any:
-    return data.exclude(_INDEX) if isinstance(data, TensorDictBase) and data.get(_INDEX, None) is not None else data

@@ -26,6 +26,8 @@ class ListStorage(Storage):
 
     Args:
         max_size: capacity in rows; ``None`` means unlimited.
+        compilable: accepted for TorchRL's scripts; it makes no difference here.
+        device: where TensorDicts and tensors are kept; default: where they come from.
 
     >>> storage = ListStorage(3)
     >>> storage.write(storage.prepare(["a", "b"]), [Span(0, 2, 0)])
@@ -33,10 +35,17 @@ class ListStorage(Storage):
     ['b', 'a']
     """
 
-    def __init__(self, max_size: int | None = None) -> None:
+    def __init__(
+        self,
+        max_size: int | None = None,
+        *,
+        compilable: bool | None = False,
+        device: torch.device | str | None = None,
+    ) -> None:
         if max_size is not None and max_size < 1:
             raise ReplayBufferError(f"max_size must be at least 1, got {max_size}")
         self.max_size = sys.maxsize if max_size is None else int(max_size)
+        self.device = None if device is None else torch.device(device)
         self._items: list[Any] = []
 
     def __len__(self) -> int:
@@ -64,6 +73,10 @@ class ListStorage(Storage):
                 f"extend takes a TensorDict, a tensor or a list of rows, got {type(data).__name__}; "
                 "use add for a single row."
             )
+        if self.device is not None:
+            rows = [
+                row.to(self.device) if isinstance(row, Tensor) or is_tensor_collection(row) else row for row in rows
+            ]
         return Block(len(rows), rows)
 
     @staticmethod
@@ -110,12 +123,15 @@ class ListStorage(Storage):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         """Take over such rows as copies; the capacity must be the saved one."""
+        self._check_state(state_dict)
+        self._items = [_decode(item) for item in state_dict["items"]]
+
+    def _check_state(self, state_dict: Mapping[str, Any]) -> None:
         if state_dict.get("kind") != type(self).__name__ or state_dict["max_size"] != self.max_size:
             raise CheckpointError(
                 f"the state is of a {state_dict.get('kind')} with max_size={state_dict.get('max_size')}, this is a "
                 f"{type(self).__name__} with max_size={self.max_size}: create it as it was saved"
             )
-        self._items = [_decode(item) for item in state_dict["items"]]
 
 
 def _copied(row: Any) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableSequence
 from typing import Any
 
+from rl_buffers.sharing import CURSOR, SharedNumbers
 from rl_core.buffers import Span, Storage, Writer
 
 __all__ = ["RoundRobinWriter", "TensorDictRoundRobinWriter"]
@@ -24,21 +25,46 @@ class RoundRobinWriter(Writer):
     """
 
     def __init__(self) -> None:
-        self.cursor = 0
+        self._at: MutableSequence[int] = [0, 0]  # cursor and count; in shared memory where processes share the buffer
+
+    @property
+    def cursor(self) -> int:
         """The place of the next step; once the ring is full, that of the oldest."""
-        self.write_count = 0
+        return self._at[0]
+
+    @cursor.setter
+    def cursor(self, value: int) -> None:
+        self._at[0] = value
+
+    @property
+    def write_count(self) -> int:
+        """How many steps were ever offered."""
+        return self._at[1]
+
+    @write_count.setter
+    def write_count(self, value: int) -> None:
+        self._at[1] = value
+
+    def share(self, numbers: SharedNumbers) -> None:
+        """Keep the position among the numbers that the processes of a shared buffer have in common."""
+        shared = numbers.at(CURSOR)
+        shared[0], shared[1] = self._at[0], self._at[1]
+        self._at = shared
 
     def extend(self, steps: int, storage: Storage, data: Any = None) -> list[Span]:
         """At most two spans: up to the end of the ring, then on from its start."""
-        capacity = storage.max_steps
-        skipped = max(0, steps - capacity)
-        start = (self.cursor + skipped) % capacity
-        first = min(steps - skipped, capacity - start)
-        second = steps - skipped - first
-        self.cursor = (self.cursor + steps) % capacity
-        self.write_count += steps
-        spans = [Span(start, start + first, skipped), Span(0, second, skipped + first)]
-        return [span for span in spans if span.stop > span.start]
+        capacity, at = storage.max_steps, self._at
+        skipped = steps - capacity if steps > capacity else 0
+        start = (at[0] + skipped) % capacity
+        stop, left = start + steps - skipped, 0
+        if stop > capacity:
+            stop, left = capacity, stop - capacity
+        at[0] = (at[0] + steps) % capacity
+        at[1] += steps
+        spans = [Span(start, stop, skipped)] if stop > start else []
+        if left:
+            spans.append(Span(0, left, skipped + stop - start))
+        return spans
 
     def empty(self) -> None:
         """Start at place 0."""

@@ -1,0 +1,1 @@
+"""Offline datasets as replay buffers: one layout for the rows, one rule for episodes' ends, a reader per file format."""

@@ -1,0 +1,1 @@
+"""Priority trees: draws in proportion to priorities, in C++ and in NumPy with the same numbers."""
