@@ -262,7 +262,7 @@ class ActorCriticLoss(LossModule):
             entropy = distribution.entropy()
         except NotImplementedError:
             entropy = -sampled_log_prob(distribution, self.samples_mc_entropy).mean(0)
-        if isinstance(entropy, TensorDictBase):
+        if not isinstance(entropy, Tensor):
             entropy = total_over_parts(entropy, log_prob.ndim)
         if entropy.shape != log_prob.shape:
             raise LossError(
