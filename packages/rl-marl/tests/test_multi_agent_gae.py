@@ -13,8 +13,7 @@ from rl_core.registry import registry
 from rl_core.testing import EstimatorKit
 from rl_core.testing.kit import overrides_check
 from rl_marl.estimators.multi_agent_gae import MultiAgentGAE
-from rl_marl.functional.masked_gae import masked_generalized_advantage_estimate
-from rl_objectives import GAE, generalized_advantage_estimate
+from rl_objectives import GAE, generalized_advantage_estimate, masked_generalized_advantage_estimate
 
 GAMMA, LMBDA = 0.9, 0.8
 
@@ -112,7 +111,7 @@ def random_series(draw, steps=6, agents=2):
 def test_masked_gae_equals_gae_on_each_agents_own_rows(series):
     value, next_value, reward, done, terminated, acts, exists = series
     result, target = masked_generalized_advantage_estimate(
-        GAMMA, LMBDA, value, next_value, reward, done, terminated, acts, exists[..., None, None]
+        GAMMA, LMBDA, value, next_value, reward, done, terminated, acts, exists[..., None, None], time_dim=-3
     )
     valid = acts & exists[..., None, None]
     torch.testing.assert_close(result, loop_over_agents(*series))
@@ -125,9 +124,9 @@ def test_masked_gae_equals_gae_on_each_agents_own_rows(series):
 def test_the_compiled_and_the_differentiable_path_agree(series):
     value, next_value, reward, done, terminated, acts, exists = series
     rest = (reward, done, terminated, acts, exists[..., None, None])
-    compiled = masked_generalized_advantage_estimate(GAMMA, LMBDA, value, next_value, *rest)
+    compiled = masked_generalized_advantage_estimate(GAMMA, LMBDA, value, next_value, *rest, time_dim=-3)
     traced = masked_generalized_advantage_estimate(
-        GAMMA, LMBDA, value.clone().requires_grad_(), next_value.clone().requires_grad_(), *rest
+        GAMMA, LMBDA, value.clone().requires_grad_(), next_value.clone().requires_grad_(), *rest, time_dim=-3
     )
     assert traced[0].requires_grad
     torch.testing.assert_close(traced[0].detach(), compiled[0])
@@ -141,7 +140,7 @@ def test_rewards_within_spans_are_conserved(series):
     _, _, reward, done, terminated, acts, exists = series
     nothing = torch.zeros_like(reward)
     result, _ = masked_generalized_advantage_estimate(
-        1.0, 1.0, nothing, nothing, reward, done, terminated, acts, exists[..., None, None]
+        1.0, 1.0, nothing, nothing, reward, done, terminated, acts, exists[..., None, None], time_dim=-3
     )
     for i in range(2):
         columns = [x[0, :, i, 0].tolist() for x in (nothing, nothing, reward, done, terminated, acts)]
