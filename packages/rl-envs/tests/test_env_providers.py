@@ -21,7 +21,7 @@ def test_environments_are_made_by_name():
 
 
 def test_ids_are_listed_and_described():
-    assert "CartPole-v1" in registry.envs.ids("gym") and registry.envs.ids("native") == ["Pendulum"]
+    assert "CartPole-v1" in registry.envs.ids("gym") and {"CartPole", "Pendulum"} <= set(registry.envs.ids("native"))
     facts = registry.envs.describe("gym:CartPole-v1")
     assert facts["max episode steps"] == 500 and "Discrete(2)" in facts["action space"]
     assert "pendulum" in registry.envs.describe("native:Pendulum").lower()

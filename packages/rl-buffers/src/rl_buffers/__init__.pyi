@@ -1,6 +1,15 @@
 __version__: str
 from .buffer import ReplayBuffer as ReplayBuffer
 from .collate import stack_rows as stack_rows
+from .datasets.atari_dqn import AtariDQNExperienceReplay as AtariDQNExperienceReplay
+from .datasets.base import OfflineDataset as OfflineDataset
+from .datasets.d4rl import D4RLExperienceReplay as D4RLExperienceReplay
+from .datasets.errors import DatasetError as DatasetError
+from .datasets.lerobot import LeRobotExperienceReplay as LeRobotExperienceReplay
+from .datasets.minari import MinariExperienceReplay as MinariExperienceReplay
+from .datasets.names import load_dataset as load_dataset
+from .datasets.names import register_dataset as register_dataset
+from .datasets.report import DatasetReport as DatasetReport
 from .episodes.boundaries import Boundaries as Boundaries
 from .episodes.table import EpisodeTable as EpisodeTable
 from .hindsight_buffer import HERReplayBuffer as HERReplayBuffer

@@ -1,11 +1,19 @@
 __version__: str
 from .gym.env import GymEnv as GymEnv
 from .gym.env import GymWrapper as GymWrapper
+from .custom.acrobot import AcrobotEnv as AcrobotEnv
+from .custom.cart_pole import CartPoleEnv as CartPoleEnv
+from .custom.catch import CatchEnv as CatchEnv
+from .custom.classic_control import ClassicControlEnv as ClassicControlEnv
+from .custom.mountain_car import MountainCarEnv as MountainCarEnv
 from .custom.pendulum import PendulumEnv as PendulumEnv
+from .custom.tmaze import TMazeEnv as TMazeEnv
 from .gym.conversions import SpaceConversion as SpaceConversion
 from .gym.conversions import register_gym_spec_conversion as register_gym_spec_conversion
 from .gym.spaces import gym_to_spec as gym_to_spec
 from .gym.spec_to_space import spec_to_space as spec_to_space
+from .model_based.dreamer import DreamerEnv as DreamerEnv
+from .model_based.imagined import ImaginedEnv as ImaginedEnv
 from .transforms.double_to_float import DoubleToFloat as DoubleToFloat
 from .transforms.finite_check import FiniteTensorDictCheck as FiniteTensorDictCheck
 from .transforms.init_tracker import InitTracker as InitTracker

@@ -1,1 +1,1 @@
-"""Offline datasets as replay buffers: one layout for the rows, one rule for episodes' ends, a reader per file format."""
+"""Offline datasets as replay buffers: one layout for rows, one rule for episodes' ends, a reader per file format."""

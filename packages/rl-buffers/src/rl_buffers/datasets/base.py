@@ -1,4 +1,4 @@
-"""OfflineDataset: what all datasets are, an ordinary replay buffer of transitions with a report of how they were read."""
+"""OfflineDataset: what every dataset is, a replay buffer of transitions with a report of how they were read."""
 
 from __future__ import annotations
 

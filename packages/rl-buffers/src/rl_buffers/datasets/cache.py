@@ -13,12 +13,14 @@ from typing import Any, Literal
 
 from rl_buffers.datasets.errors import DatasetError
 from rl_buffers.datasets.layout import Leaves
+from rl_buffers.datasets.locking import locked
 from rl_buffers.datasets.report import DatasetReport
 from rl_buffers.datasets.row_files import RowWriter, read_rows
 
 __all__ = ["Converted", "Source", "converted", "default_root"]
 
 Origin = Literal["files", "cache"]
+_Written = tuple[DatasetReport, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def default_root(reader: str) -> Path:
 def converted(
     root: Path,
     source: Source,
-    convert: Callable[[RowWriter], tuple[DatasetReport, Mapping[str, Any]]],
+    convert: Callable[[RowWriter], _Written],
     again: bool = False,
 ) -> Converted:
     """The rows of a source from the cache, or converted now if they are not there or its files were changed.
@@ -99,14 +101,25 @@ def converted(
     found = None if again else _read(folder, stamp)
     if found is not None:
         return found
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = folder.parent.parent / f".{folder.name}.lock"
+        with locked(lock):
+            found = None if again else _read(folder, stamp)  # another process may have made it in the meantime
+            return found or _convert(folder, source, stamp, convert)
+    except OSError as error:
+        raise DatasetError(f"{root} cannot hold the rows of {source.name}: {error}. Name another: root=...") from error
+
+
+def _convert(
+    folder: Path, source: Source, stamp: list[list[Any]], convert: Callable[[RowWriter], _Written]
+) -> Converted:
     with RowWriter(folder) as writer:
         report, metadata = convert(writer)
         if report.transitions == 0:
             raise DatasetError(f"no transition is left of {source.name}:\n{report}")
-        note = {"files": stamp, "report": report.as_dict(), "metadata": dict(metadata)}
-        writer.commit(note)
-    leaves, _ = read_rows(folder)
-    return Converted(leaves, report, metadata)
+        writer.commit({"files": stamp, "report": report.as_dict(), "metadata": dict(metadata)})
+    return Converted(read_rows(folder)[0], report, metadata)
 
 
 def _read(folder: Path, stamp: list[list[Any]]) -> Converted | None:

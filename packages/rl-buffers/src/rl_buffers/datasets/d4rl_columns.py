@@ -220,7 +220,7 @@ def _infos(columns: Mapping[str, Any], file: _File, rows: Tensor, dtype: torch.d
         elif array.shape[0] != file.rows:
             file.left_out[name] = f"it has {array.shape[0]} rows, rewards have {file.rows}"
         else:
-            leaves[("info", *rest.split("/"))] = as_tensor(array, name, dtype).index_select(0, rows)
+            leaves |= prefixed({tuple(rest.split("/")): as_tensor(array, name, dtype).index_select(0, rows)}, "info")
     return leaves
 
 

@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from pathlib import Path
 
-from rl_buffers.datasets.errors import DatasetError
+import huggingface_hub
 
-try:
-    import huggingface_hub
-except ModuleNotFoundError as error:
-    if error.name != "huggingface_hub":
-        raise
-    huggingface_hub = None
+from rl_buffers.datasets.errors import DatasetError
 
 __all__ = ["fetch_snapshot"]
 
 
-def fetch_snapshot(repo_id: str, target: Path, patterns: list[str]) -> None:
-    """Download the files of a dataset repository that match, into `target`.
+def fetch_snapshot(repo_id: str, target: Path, patterns: list[str], cure: str) -> None:
+    """Download the files of a dataset repository that match to `target`, which appears when they are complete.
+
+    Args:
+        repo_id: the repository.
+        target: the folder; one that is there is replaced.
+        patterns: which files.
+        cure: what to do where it fails, for the error.
 
     Raises:
-        DatasetError: the client is absent, or cannot get them; the text says how to get them elsewhere.
+        DatasetError: the network, the server or the disk refuses.
     """
-    url = f"https://huggingface.co/datasets/{repo_id}"
-    cure = f"Get {url} where there is a network (hf download {repo_id} --repo-type dataset) and put it at {target}"
-    if huggingface_hub is None:
-        raise DatasetError(f"{repo_id} is not at {target}, and to fetch it takes: pip install huggingface_hub. {cure}")
+    partial: Path | None = None
     try:
-        huggingface_hub.snapshot_download(
-            repo_id, repo_type="dataset", local_dir=str(target), allow_patterns=patterns
-        )
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        fetched = partial / "new"
+        huggingface_hub.snapshot_download(repo_id, repo_type="dataset", local_dir=str(fetched), allow_patterns=patterns)
+        if target.exists():
+            target.rename(partial / "old")
+        fetched.rename(target)
     except Exception as error:  # the client raises errors of several libraries
-        raise DatasetError(f"{url} cannot be downloaded: {type(error).__name__}: {error}. {cure}") from error
+        raise DatasetError(f"{repo_id} cannot be downloaded: {type(error).__name__}: {error}. {cure}") from error
+    finally:
+        if partial is not None:
+            shutil.rmtree(partial, ignore_errors=True)

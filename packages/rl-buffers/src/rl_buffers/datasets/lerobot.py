@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from typing_extensions import Self
 
 from rl_buffers.datasets.alignment import check_missing_last
 from rl_buffers.datasets.base import OfflineDataset
@@ -21,6 +22,7 @@ from rl_buffers.datasets.report import DatasetReport
 from rl_buffers.datasets.row_files import RowWriter
 from rl_buffers.datasets.slicing import slice_sampler
 from rl_core.buffers import Sampler, Writer
+from rl_core.keys import as_path
 from rl_core.transforms import Transform
 
 __all__ = ["LeRobotExperienceReplay"]
@@ -110,7 +112,7 @@ class LeRobotExperienceReplay(OfflineDataset):
         missing_last: str = "drop",
         float_dtype: torch.dtype | None = torch.float32,
         **kwargs: Any,
-    ) -> Self:
+    ) -> LeRobotExperienceReplay:
         """A dataset of columns in memory: lists, arrays or tensors ``[R, ...]`` by the names of the layout.
 
         Args:
@@ -152,7 +154,7 @@ def _from_files(
     files = sorted((folder / "data").rglob("*.parquet"))
     if not files:
         raise DatasetError(f"{folder / 'data'} holds no parquet file")
-    keys = {column: None if key is None else list(key) for column, key in (key_map or {}).items()}
+    keys = {column: None if key is None else list(as_path(key)) for column, key in (key_map or {}).items()}
     options = {"missing_last": missing_last, "float_dtype": str(float_dtype), "key_map": keys}
 
     def convert(writer: RowWriter) -> tuple[DatasetReport, Mapping[str, Any]]:
@@ -169,6 +171,10 @@ def _from_files(
         )
         writer.append(leaves)
         info = _info(folder)
+        rows = len(columns["episode_index"])
+        if info.get("total_frames", rows) != rows:
+            note = f"the files hold {rows} of the {info['total_frames']} frames that meta/info.json tells of"
+            report = replace(report, notes=(*report.notes, note))
         return report, {key: info[key] for key in ("codebase_version", "robot_type", "fps") if key in info}
 
     source = Source("lerobot", name, options, folder, [*files, *_info_file(folder)])
@@ -183,14 +189,19 @@ def _folder(name: str, root: Path, download: bool | str) -> Path:
     folder = (root / name).absolute()
     if (folder / "data").is_dir() and download != "force":
         return folder
+    cure = (
+        f"Get https://huggingface.co/datasets/{name} where there is a network (hf download {name} --repo-type dataset) "
+        f"and put its folders 'data' and 'meta' into {folder}"
+    )
     if not download:
+        raise DatasetError(f"there is no LeRobot dataset in {folder}. {cure}, or say download=True.")
+    if importlib.util.find_spec("huggingface_hub") is None:
         raise DatasetError(
-            f"there is no LeRobot dataset in {folder} (a folder with 'data' and 'meta'): put "
-            f"https://huggingface.co/datasets/{name} there, or say download=True"
+            f"there is no LeRobot dataset in {folder}, and to fetch it takes: pip install huggingface_hub. {cure}."
         )
     from rl_buffers.datasets.hub import fetch_snapshot
 
-    fetch_snapshot(name, folder, ["data/**", "meta/**"])
+    fetch_snapshot(name, folder, ["data/**", "meta/**"], cure)
     return folder
 
 

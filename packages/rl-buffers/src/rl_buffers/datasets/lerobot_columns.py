@@ -16,13 +16,13 @@ from torch import Tensor
 
 from rl_buffers.datasets.alignment import Aligned, Steps, align
 from rl_buffers.datasets.errors import DatasetError
-from rl_buffers.datasets.layout import Leaves, as_tensor, ends_of, flag_column
+from rl_buffers.datasets.layout import Leaves, as_tensor, ends_of, flag_column, prefixed
 from rl_buffers.datasets.report import DatasetReport
 from rl_core.keys import Key, as_path
 
 __all__ = ["KeyMap", "transitions_of"]
 
-KeyMap = Mapping[str, Key | None]
+KeyMap = Mapping[str, "Key | None"]
 """Columns and the keys that they get; ``None`` leaves one out."""
 
 _FLAGS = ("next.done", "next.terminated", "next.truncated")
@@ -133,7 +133,7 @@ def _entry(name: str, path: tuple[str, ...], leaf: Tensor, aligned: Aligned) -> 
     if name.startswith("next."):
         leaf = leaf.reshape(leaf.shape[0], -1) if leaf.ndim == 1 else leaf
         return {path: leaf.index_select(0, rows)}
-    found = {path: leaf.index_select(0, rows)}
+    found: Leaves = {path: leaf.index_select(0, rows)}
     if name == "observation" or name.startswith("observation."):
-        found["next", *path] = leaf.index_select(0, rows + (~aligned.repeated).long())
+        found |= prefixed({path: leaf.index_select(0, rows + (~aligned.repeated).long())}, "next")
     return found

@@ -40,11 +40,12 @@ def map_rows(
     results = _here(fn, chunks, chunksize) if here else _pool(fn, chunks, chunksize, num_workers, mp_start_method)
     if dest is None:
         return _collected(list(_alike(results)))
-    extra: tuple[int, ...] = ()
+    row_batch: list[int] = []
     with RowWriter(dest) as writer:
         for leaves, extra in _alike(results):
             writer.append(leaves)
-        writer.commit({"row_batch": list(extra)})
+            row_batch = list(extra)
+        writer.commit({"row_batch": row_batch})
     leaves, note = read_rows(dest)
     return as_tensordict(leaves, tuple(note["row_batch"]))
 

@@ -109,7 +109,7 @@ class RowWriter:
 
     def _open(self, path: tuple[str, ...]) -> BinaryIO:
         if path not in self._files:
-            self._files[path] = open(self._folder / _file_name(path), "wb")
+            self._files[path] = (self._folder / _file_name(path)).open("wb")
         return self._files[path]
 
     def _refused(self, error: OSError) -> DatasetError:
@@ -164,18 +164,15 @@ def _row_bytes(leaf: Mapping[str, Any]) -> int:
 def _replace(folder: Path, target: Path) -> None:
     """Let `folder` take the place of `target`; whoever maps the old files keeps them."""
     if not target.exists():
-        with suppress(OSError):  # another process may have been faster, then its rows are replaced below
-            folder.rename(target)
-            return
+        folder.rename(target)
+        return
     aside = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
     try:
-        with suppress(FileNotFoundError):
-            target.rename(aside / "rows")
+        target.rename(aside / "rows")
         try:
             folder.rename(target)
         except OSError:
-            with suppress(OSError):
-                (aside / "rows").rename(target)
+            (aside / "rows").rename(target)
             raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)

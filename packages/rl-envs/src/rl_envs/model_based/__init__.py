@@ -1,0 +1,1 @@
+"""Environments that step a world model."""
