@@ -15,6 +15,8 @@ from .functional.masked_gae import masked_generalized_advantage_estimate as mask
 from .functional.n_step import n_step_return_estimate as n_step_return_estimate
 from .functional.retrace import retrace_return_estimate as retrace_return_estimate
 from .functional.reward_to_go import reward2go as reward2go
+from .functional.symlog import symexp as symexp
+from .functional.symlog import symlog as symlog
 from .functional.td import td0_advantage_estimate as td0_advantage_estimate
 from .functional.td import td0_return_estimate as td0_return_estimate
 from .functional.td import td1_advantage_estimate as td1_advantage_estimate
@@ -39,11 +41,18 @@ from .losses.discrete_iql import DiscreteIQLLoss as DiscreteIQLLoss
 from .losses.discrete_sac import DiscreteSACLoss as DiscreteSACLoss
 from .losses.distributional_dqn import DistributionalDQNLoss as DistributionalDQNLoss
 from .losses.dqn import DQNLoss as DQNLoss
+from .losses.dreamer import DreamerActorLoss as DreamerActorLoss
+from .losses.dreamer import DreamerModelLoss as DreamerModelLoss
+from .losses.dreamer import DreamerValueLoss as DreamerValueLoss
+from .losses.dreamer_v3 import DreamerV3ModelLoss as DreamerV3ModelLoss
+from .losses.dreamer_v3_behavior import DreamerV3ActorLoss as DreamerV3ActorLoss
+from .losses.dreamer_v3_behavior import DreamerV3ValueLoss as DreamerV3ValueLoss
 from .losses.gail import GAILLoss as GAILLoss
 from .losses.impala import IMPALALoss as IMPALALoss
 from .losses.iql import IQLLoss as IQLLoss
 from .losses.kl_pen_ppo import KLPENPPOLoss as KLPENPPOLoss
 from .losses.online_dt import OnlineDTLoss as OnlineDTLoss
+from .losses.percentile_norm import PercentileValueNorm as PercentileValueNorm
 from .losses.ppo import ClipPPOLoss as ClipPPOLoss
 from .losses.ppo import PPOLoss as PPOLoss
 from .losses.quantile_dqn import IQNLoss as IQNLoss
