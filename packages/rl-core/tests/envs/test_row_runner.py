@@ -17,12 +17,20 @@ def test_runs_go_on_where_the_last_one_ended(runner, kind):
     assert second["next", "observation"].squeeze(-1).tolist() == [[1, 2], [3, 1]]
 
 
-def test_a_batch_is_safe_to_keep():
-    run = RowRunner(ArrayCountingEnv(length=9), None, 3)
+@pytest.mark.parametrize("batch, steps", [((), 3), ((1,), 3), ((3,), 1), ((1, 1), 3), ((2, 1), 3)])
+def test_a_batch_is_safe_to_keep(batch, steps):
+    run = RowRunner(ArrayCountingEnv(length=9, batch_size=batch), None, steps)
     first = run.run()
     kept = first.clone()
     run.run()
     assert (first == kept).all()
+
+
+def test_one_row_keeps_the_end_of_its_episode_and_the_beginning_of_the_next():
+    batch = RowRunner(ArrayCountingEnv(length=2, batch_size=[1]), None, 4).run()
+    assert batch["observation"].flatten().tolist() == [0, 1, 0, 1]
+    assert batch["next", "observation"].flatten().tolist() == [1, 2, 1, 2]
+    assert batch["next", "done"].flatten().tolist() == [False, True, False, True]
 
 
 def test_shorter_runs_go_on_too():

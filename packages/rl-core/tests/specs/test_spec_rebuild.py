@@ -227,3 +227,8 @@ def test_enumerate_gives_each_member_once(spec):
     legal = spec.enumerate(use_mask=True)
     assert len(legal) == sum(spec.is_in(row) for row in everything)
     assert all(spec.is_in(row) for row in legal)
+
+
+@pytest.mark.parametrize("spec", [Categorical(3), Unbounded(()), Bounded(0.0, 1.0, ())])
+def test_a_single_number_is_expanded_to_nothing_more(spec):
+    assert spec.expand(()) == spec.expand() == spec and spec.expand(2).shape == (2,)

@@ -121,11 +121,11 @@ class Columns:
             objects = [object_row(row, self.batch_size) for row in self.arrays[key][start:stop]]
             return NonTensorStack(*objects, stack_dim=dims)
         rows = self.tensors[key][start:stop]
-        if not dims:
-            return rows.clone()
         if dims == 1:
-            return rows.transpose(0, 1).contiguous()
-        return rows.movedim(0, dims).contiguous()
+            rows = rows.transpose(0, 1)
+        elif dims:
+            rows = rows.movedim(0, dims)
+        return rows.clone(memory_format=torch.contiguous_format)  # contiguous() alone copies nothing where N or T is 1
 
 
 @dataclass

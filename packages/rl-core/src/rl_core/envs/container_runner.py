@@ -11,7 +11,8 @@ from rl_core.envs.base import EnvBase
 from rl_core.envs.ends import any_done
 from rl_core.envs.entries import put_entries
 from rl_core.envs.stack_steps import stack_steps
-from rl_core.errors import PolicyError
+from rl_core.envs.validation import edited_text
+from rl_core.errors import EnvError, PolicyError
 from rl_core.policy import wrap_policy
 
 __all__ = ["ContainerRunner"]
@@ -39,6 +40,7 @@ class ContainerRunner:
         self.env, self.n_steps = env, n_steps
         self.policy_device, self.env_device = policy_device, env_device or env.device
         self.carry: TensorDictBase | None = None
+        self._version = env.specs_version
         self.use(policy)
 
     def use(self, policy: Any) -> None:
@@ -46,13 +48,16 @@ class ContainerRunner:
         self.policy = None if policy is None else wrap_policy(policy, self.env)
 
     def reset(self) -> None:
-        """Start new episodes in every row."""
+        """Start new episodes in every row; the environment may have other transforms than before."""
         self.carry = self.env.reset()
+        self._version = self.env.specs_version
 
     def run(self, n_steps: int | None = None) -> TensorDictBase:
         """Take steps, going on where the last run ended: TensorDict ``[*B, T]``."""
         if self.carry is None:
             self.reset()
+        elif self._version != self.env.specs_version:
+            raise EnvError(edited_text(self.env))
         td = self.carry
         assert td is not None
         steps: list[TensorDictBase] = []

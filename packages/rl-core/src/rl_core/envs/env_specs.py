@@ -111,6 +111,10 @@ class EnvSpecs:
         self._version += 1
         self._derived.clear()
 
+    def empty_cache(self) -> None:
+        """Derive specs and keys anew, after something that they follow from was changed by hand."""
+        self.specs_changed()
+
     @property
     def specs_version(self) -> int:
         """Moves whenever a spec may have changed."""

@@ -14,11 +14,12 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_core.checking import checks_enabled
+from rl_core.envs.action_masks import ActionLeaf, action_leaves, legal_action_specs
 from rl_core.envs.array_env import allocate
 from rl_core.envs.base import EnvBase
 from rl_core.envs.columns import Endings, nest, object_row
 from rl_core.envs.env_specs import leaf_specs
-from rl_core.envs.validation import check_action_shape, check_member
+from rl_core.envs.validation import check_action_shape, check_member, edited_text
 from rl_core.errors import EnvError, PolicyError
 from rl_core.keys import Key, as_path, flat_name, join
 from rl_core.policy import RowPolicy, row_policy
@@ -39,14 +40,21 @@ class RowRunner:
     def __init__(self, env: EnvBase, policy: Any, n_steps: int) -> None:
         self.env, self.n_steps = env, n_steps
         self.batch_size = env.batch_size
-        self.columns = allocate(env, n_steps)
+        self.policy = policy
+        self._bind()
+
+    def _bind(self) -> None:
+        """Columns and programs for the environment as it is now."""
+        env = self.env
+        self.columns = allocate(env, self.n_steps)
         self.program = env.row_program(self.columns)  # type: ignore[attr-defined]
         self.endings = Endings(list(self.columns.carried))
         self.action_specs: dict[Key, TensorSpec] = leaf_specs(env.full_action_spec)
         self.extras: dict[Key, list[Tensor]] = {}
         self._end = self._bind_ends()
         self._started = False
-        self.use(policy)
+        self._version = env.specs_version
+        self.use(self.policy)
 
     def use(self, policy: Any) -> None:
         """Act with another policy from the next step on."""
@@ -56,8 +64,10 @@ class RowRunner:
 
     # ---------------------------------------------------------------- the loop
     def reset(self) -> None:
-        """Start new episodes in every row."""
+        """Start new episodes in every row; the environment may have other transforms than before."""
         self.env._check_open()
+        if self._version != self.env.specs_version:
+            self._bind()
         self._reset(0, None)
         self._started = True
 
@@ -74,6 +84,8 @@ class RowRunner:
         """
         if not self._started:
             self.reset()
+        elif self._version != self.env.specs_version:
+            raise EnvError(edited_text(self.env))
         total = self.n_steps if n_steps is None else n_steps
         self.endings.clear()
         for values in self.extras.values():
@@ -177,8 +189,11 @@ class RowRunner:
         return self._bind_plan(plan)
 
     def _bind_random(self) -> Callable[[int], None]:
-        """Random actions are drawn for the whole batch of steps at once."""
+        """Random actions are drawn for the whole batch of steps at once; step by step where masks say what is legal."""
         columns, n_steps = self.columns, self.n_steps
+        leaves = action_leaves(self.env)
+        if any(mask is not None for _, _, mask in leaves):
+            return self._bind_random_legal(leaves)
 
         def act(t: int) -> None:
             if t == 0:
@@ -188,6 +203,18 @@ class RowRunner:
                         columns.tensors[key].copy_(drawn)
                     else:
                         columns[key][:] = np.array(drawn.tolist(), dtype=object)
+
+        return act
+
+    def _bind_random_legal(self, leaves: list[ActionLeaf]) -> Callable[[int], None]:
+        """One step's masks, one draw."""
+        columns, batch = self.columns, self.batch_size
+        masks = [mask for _, _, mask in leaves if mask is not None]
+
+        def act(t: int) -> None:
+            given = nest({mask: columns.tensors[mask][t] for mask in masks}, batch)
+            for key, spec in legal_action_specs(leaves, given):
+                columns.tensors[key][t] = spec.rand()
 
         return act
 

@@ -15,7 +15,15 @@ from rl_core.specs import Composite, TensorSpec
 if TYPE_CHECKING:
     from rl_core.envs.base import EnvBase
 
-__all__ = ["check_action_shape", "check_member", "leaf_complaint", "validate_output"]
+__all__ = ["check_action_shape", "check_member", "edited_text", "leaf_complaint", "validate_output"]
+
+
+def edited_text(env: EnvBase) -> str:
+    """What to do where transforms or specs of an environment were edited between two batches of its steps."""
+    return (
+        f"the transforms or specs of this {type(env).__name__} were edited while episodes were under way; they begin "
+        "in new episodes: call reset() on the collector (or runner) after the edit, before the next batch"
+    )
 
 
 def check_action_shape(key: Key, action: object, shape: tuple[int, ...], policy: str) -> None:

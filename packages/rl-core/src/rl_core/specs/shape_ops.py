@@ -62,8 +62,8 @@ class ShapeOp:
         return torch.Size([-1 if size and size % _DYNAMIC == 0 else size for size in out])
 
 
-def as_size(shape: int | Sequence[int] | None, *rest: int) -> torch.Size:
-    """A ``torch.Size`` from an int, a sequence, None (no dimension) or several ints.
+def as_size(shape: int | Sequence[int] | None = None, *rest: int) -> torch.Size:
+    """A ``torch.Size`` from an int, a sequence, nothing or None (no dimension), or several ints.
 
     >>> as_size(2, 3), as_size((2, 3)), as_size(None)
     (torch.Size([2, 3]), torch.Size([2, 3]), torch.Size([]))
@@ -89,7 +89,7 @@ def expand(target: torch.Size, shape: torch.Size) -> ShapeOp:
     keep = torch.Size([-1 if i >= added and size == shape[i - added] else size for i, size in enumerate(target)])
     return ShapeOp(
         name=f"expand to {list(target)}",
-        act=lambda tensor, n: tensor.expand(*keep, *tensor.shape[n:]),
+        act=lambda tensor, n: tensor.expand((*keep, *tensor.shape[n:])),
         batch=lambda b, _: b + added,
     )
 

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
@@ -105,6 +106,17 @@ class Transform(nn.Module):
             tensordict.set(key, self._inv_apply_transform(value))
         return tensordict
 
+    def _reset_env_preprocess(self, tensordict: TensorDictBase | None) -> TensorDictBase | None:
+        """What a reset is asked for, on its way in; the TensorDict given is left as it is."""
+        return tensordict
+
+    def _instead_of_step(self, tensordict: TensorDictBase) -> TensorDictBase | None:
+        """What a step of the environment before this transform would write, where it is not to be stepped; else None.
+
+        Called after ``_inv_call``, with what it returned.
+        """
+        return None
+
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """The observation spec after this transform."""
         return observation_spec
@@ -124,6 +136,14 @@ class Transform(nn.Module):
     def transform_state_spec(self, state_spec: Composite) -> Composite:
         """The state spec after this transform."""
         return state_spec
+
+    def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
+        """The environment's batch size after this transform."""
+        return batch_size
+
+    def transform_env_batch_locked(self, batch_locked: bool) -> bool:
+        """Whether the environment's batch size is fixed after this transform."""
+        return batch_locked
 
     # ---------------------------------------------------------------- rows
     @property
@@ -195,6 +215,15 @@ class Transform(nn.Module):
                 "state, so it has one owner: pass transform.clone()"
             )
         self._owner = None if owner is None else weakref.ref(owner)
+
+    def dump(self, suffix: str | None = None, step: int | None = None) -> Any:
+        """Write out what the transform recorded; most record nothing.
+
+        Args:
+            suffix: joined to the record's name.
+            step: frames trained so far.
+        """
+        return None
 
     def close(self) -> None:
         """Give up what the transform holds (processes, files); its environment calls this when it is closed."""

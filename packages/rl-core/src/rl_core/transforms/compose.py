@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
 from tensordict import TensorDictBase
 from torch import nn
 
+from rl_core.errors import EnvError, RLError
 from rl_core.specs import Composite
 from rl_core.transforms.base import Transform
 from rl_core.transforms.callable import as_transform
@@ -37,7 +39,8 @@ class Compose(Transform):
         if len(given) == 1 and isinstance(given[0], (list, tuple)):
             given = list(given[0])
         parts = [as_transform(transform) for transform in given]
-        for part in parts:
+        for place, part in enumerate(parts):
+            _refuse_twice(part, parts[:place])
             part.set_container(self)
         self.transforms = nn.ModuleList(parts)
 
@@ -58,13 +61,26 @@ class Compose(Transform):
         if not -size <= index <= size:
             raise IndexError(f"place {index} in a Compose of {size} transforms; places are {-size} to {size}")
         added = as_transform(transform)
+        _refuse_twice(added, list(self))
         added.set_container(self)
-        self.transforms.insert(index if index >= 0 else index + size, added)
-        self._changed()
+        place = index if index >= 0 else index + size
+        self.transforms.insert(place, added)
+        try:
+            self._changed()
+        except RLError:  # the environment refuses it: nothing was edited
+            del self.transforms[place]
+            added.set_container(None)
+            raise
+        return self
+
+    def extend(self, transforms: Iterable[Transform | Callable[[TensorDictBase], TensorDictBase]]) -> Compose:
+        """Add transforms at the end."""
+        for transform in transforms:
+            self.append(transform)
         return self
 
     def pop(self, index: int = -1) -> Transform:
-        """Remove a transform and return it."""
+        """Remove a transform and return it; it is free for another owner."""
         removed = self[index]
         del self.transforms[index]
         removed.set_container(None)
@@ -77,15 +93,26 @@ class Compose(Transform):
             container.specs_changed()
 
     def __getitem__(self, index: int | slice) -> Transform:
+        """The transform at a place; of a slice, a new Compose of copies (each transform has one owner)."""
         if isinstance(index, slice):
             return Compose(*[transform.clone() for transform in list(self)[index]])
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"no transform at place {index}; this Compose has {len(self)}")
         return list(self)[index]
+
+    def __delitem__(self, index: int) -> None:
+        self.pop(index)
 
     def __iter__(self) -> Iterator[Transform]:
         return iter(self.transforms)  # type: ignore[arg-type]
 
     def __len__(self) -> int:
         return len(self.transforms)
+
+    def dump(self, suffix: str | None = None, step: int | None = None) -> None:
+        """Let every transform write out what it recorded."""
+        for transform in self:
+            transform.dump(suffix=suffix, step=step)
 
     def close(self) -> None:
         """Close every transform."""
@@ -107,6 +134,11 @@ class Compose(Transform):
         for transform in self:
             tensordict_reset = transform._reset(tensordict, tensordict_reset)
         return tensordict_reset
+
+    def _reset_env_preprocess(self, tensordict: TensorDictBase | None) -> TensorDictBase | None:
+        for transform in reversed(list(self)):
+            tensordict = transform._reset_env_preprocess(tensordict)
+        return tensordict
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         for transform in reversed(list(self)):
@@ -154,7 +186,27 @@ class Compose(Transform):
         """The state spec after all transforms."""
         return self._each("transform_state_spec", state_spec)
 
+    def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
+        """The batch size after all transforms."""
+        for transform in self:
+            batch_size = transform.transform_env_batch_size(batch_size)
+        return batch_size
+
+    def transform_env_batch_locked(self, batch_locked: bool) -> bool:
+        """Whether the batch size is fixed after all transforms."""
+        for transform in self:
+            batch_locked = transform.transform_env_batch_locked(batch_locked)
+        return batch_locked
+
     @property
     def supports_rows(self) -> bool:
         """Whether every transform has a row program."""
         return all(transform.supports_rows for transform in self)
+
+
+def _refuse_twice(transform: Transform, others: Iterable[Transform]) -> None:
+    if any(other is transform for other in others):
+        raise EnvError(
+            f"this {type(transform).__name__} is in the Compose already; a transform may carry state, so it has one "
+            "place: pass transform.clone()"
+        )

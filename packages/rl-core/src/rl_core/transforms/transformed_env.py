@@ -11,6 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 from rl_core.envs.array_env import ArrayEnv, stage_leaves
 from rl_core.envs.base import EnvBase
 from rl_core.envs.columns import Columns, RowProgram
+from rl_core.envs.entries import is_group
 from rl_core.errors import EnvError
 from rl_core.specs import Composite
 from rl_core.transforms.base import Transform
@@ -27,7 +28,7 @@ def supports_rows(env: EnvBase) -> bool:
     """Whether an environment can be stepped on columns, without a TensorDict per step."""
     if isinstance(env, TransformedEnv):
         return env.transform.supports_rows and supports_rows(env.base)
-    return isinstance(env, ArrayEnv) and env.device in (None, torch.device("cpu"))
+    return isinstance(env, ArrayEnv) and env.device in (None, torch.device("cpu")) and not env.auto_reset
 
 
 class TransformedEnv(EnvBase):
@@ -37,7 +38,15 @@ class TransformedEnv(EnvBase):
         env: the environment underneath.
         transform: a Transform, a Compose, or a function of a TensorDict; None passes everything through.
 
+        auto_unwrap: ``env`` is a TransformedEnv whose transforms move into this one, ahead of ``transform``; it is left
+            with none. By default environments nest: each keeps its own transforms, ``env.base`` is the inner one, and
+            edits of either are seen by both.
+
     Attributes of the environment underneath are reachable through this one.
+
+    Transforms can be edited in place: ``env.append_transform(t)``, ``env.insert_transform(0, t)``,
+    ``env.transform.pop(1)``, ``env.transform = t``. Specs follow at once. A collector at work on the environment says
+    that its episodes have to start anew (``collector.reset()``).
 
     Example:
         >>> from rl_core.testing import CountingEnv
@@ -51,25 +60,33 @@ class TransformedEnv(EnvBase):
         env: EnvBase,
         transform: Transform | Callable[[TensorDictBase], TensorDictBase] | None = None,
         *,
+        auto_unwrap: bool | None = None,
         device: torch.device | str | None = None,
     ) -> None:
+        if auto_unwrap and isinstance(env, TransformedEnv):
+            env, transform = _unwrapped(env, transform)
         self.base = env if device is None else env.to(device)
         self._seen_version = -1
         super().__init__(
             device=env.device, batch_size=env.batch_size, allow_done_after_reset=env.allow_done_after_reset
         )
         self.run_type_checks = env.run_type_checks
-        self.batch_locked = env.batch_locked
-        self.transform = Compose() if transform is None else as_transform(transform)
-        self.transform.set_container(self)
+        self._transform = Compose() if transform is None else as_transform(transform)
+        self._transform.set_container(self)
+        self._follow_batch()
 
     # ---------------------------------------------------------------- specs
+    def _follow_batch(self) -> None:
+        self.batch_size = self._transform.transform_env_batch_size(self.base.batch_size)
+        self.batch_locked = self._transform.transform_env_batch_locked(self.base.batch_locked)
+
     def _refresh(self) -> None:
         version = self.base.specs_version
         if version != self._seen_version:
             self._specs.clear()
             self._derived.clear()
             self._seen_version = version
+            self._follow_batch()
 
     @property
     def specs_version(self) -> int:
@@ -96,26 +113,43 @@ class TransformedEnv(EnvBase):
         )
 
     def specs_changed(self) -> None:
-        """Forget the specs computed through the transforms."""
+        """Forget what was computed through the transforms."""
         self._specs.clear()
+        self._follow_batch()
         super().specs_changed()
 
     # ---------------------------------------------------------------- data
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        fresh = self.base._reset_raw(tensordict, **kwargs)
+        fresh = self.base._reset_raw(self.transform._reset_env_preprocess(tensordict), **kwargs)
         return self.transform._reset(tensordict, fresh)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        if self._derive("stand_ins", self._has_stand_ins):
+            return self._step_with_stand_ins(tensordict)
         inward = tensordict
         if self._derive("inverts", self._has_inverse):
-            inward = self.transform._inv_call(TensorDict(dict(tensordict.items()), batch_size=tensordict.batch_size))
+            inward = self.transform._inv_call(_shallow(tensordict))
         return self.transform._step(tensordict, self.base._step_complete(inward))
 
+    def _has_stand_ins(self) -> bool:
+        return any(type(part)._instead_of_step is not Transform._instead_of_step for part in _parts(self.transform))
+
+    def _step_with_stand_ins(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """A step that a transform may answer itself; then nothing nearer to the simulator sees it."""
+        parts, inward = _parts(self.transform), _shallow(tensordict)
+        place, result = len(parts), None
+        while place and result is None:
+            place -= 1
+            inward = parts[place]._inv_call(inward)
+            result = parts[place]._instead_of_step(inward)
+        result = self.base._step_complete(inward) if result is None else result
+        for part in parts[place:]:
+            result = part._step(tensordict, result)
+        return result
+
     def _has_inverse(self) -> bool:
-        parts = list(self.transform) if isinstance(self.transform, Compose) else [self.transform]
         return any(
-            part.in_keys_inv or type(part)._inv_call is not Transform._inv_call or isinstance(part, Compose)
-            for part in parts
+            part.in_keys_inv or type(part)._inv_call is not Transform._inv_call for part in _parts(self.transform)
         )
 
     def _set_seed(self, seed: int) -> None:
@@ -124,7 +158,7 @@ class TransformedEnv(EnvBase):
     # ---------------------------------------------------------------- rows
     def row_program(self, columns: Columns) -> RowProgram:
         """The program of the environment underneath, followed by those of the transforms."""
-        parts = list(self.transform) if isinstance(self.transform, Compose) else [self.transform]
+        parts = _parts(self.transform)
         stages = [columns]
         for index in range(len(parts) - 1, 0, -1):
             seen = stage_leaves(_view(self.base, parts[:index]))
@@ -152,13 +186,27 @@ class TransformedEnv(EnvBase):
         self.specs_changed()
         return self
 
+    @property
+    def transform(self) -> Transform:
+        """The transform; assigning another one gives up this one."""
+        return self._transform
+
+    @transform.setter
+    def transform(self, transform: Transform | Callable[[TensorDictBase], TensorDictBase] | None) -> None:
+        new = Compose() if transform is None else as_transform(transform)
+        new.set_container(self)
+        if new is not self._transform:
+            self._transform.set_container(None)
+        self._transform = new
+        self.specs_changed()
+
     def _composed(self) -> Compose:
-        if not isinstance(self.transform, Compose):
-            alone = self.transform
+        if not isinstance(self._transform, Compose):
+            alone = self._transform
             alone.set_container(None)
-            self.transform = Compose(alone)
-            self.transform.set_container(self)
-        return self.transform
+            self._transform = Compose(alone)
+            self._transform.set_container(self)
+        return self._transform
 
     # ---------------------------------------------------------------- life
     @property
@@ -202,7 +250,7 @@ class TransformedEnv(EnvBase):
         self.transform.set_container(self)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("base", "_derived", "_specs"):
+        if name.startswith("__") or name in ("base", "_derived", "_specs", "_transform"):
             raise AttributeError(name)
         if hasattr(type(self), name):  # a property of ours failed: show its own error, not "no attribute"
             return object.__getattribute__(self, name)
@@ -219,8 +267,32 @@ def _view(base: EnvBase, parts: list[Transform]) -> EnvBase:
     view = TransformedEnv(base)
     compose = Compose()
     compose.transforms.extend(parts)
-    view.transform = compose
+    view._transform = compose
+    view._follow_batch()
     return view
+
+
+def _parts(transform: Transform) -> list[Transform]:
+    """The transforms in a row, those inside of a Compose within a Compose too."""
+    if isinstance(transform, Compose):
+        return [part for inner in transform for part in _parts(inner)]
+    return [transform]
+
+
+def _shallow(tensordict: TensorDictBase) -> TensorDictBase:
+    """New containers around the same tensors: an inverse writes into none of the policy's groups."""
+    dims = tensordict.batch_dims
+    entries = {name: value.copy() if is_group(value, dims) else value for name, value in tensordict.items()}
+    return TensorDict(entries, batch_size=tensordict.batch_size)
+
+
+def _unwrapped(
+    env: TransformedEnv, transform: Transform | Callable[[TensorDictBase], TensorDictBase] | None
+) -> tuple[EnvBase, Compose]:
+    """The environment under a TransformedEnv, and that one's transforms ahead of another."""
+    inner = env._composed()
+    moved = [inner.pop(0) for _ in range(len(inner))]
+    return env.base, Compose(*moved, *([] if transform is None else [transform]))
 
 
 def environment_before(transform: Transform) -> EnvBase | None:

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_core import Bounded, Columns, Composite, RowProgram, Transform, Unbounded
 from rl_core.errors import EnvError, KeyMissingError
-from rl_core.keys import Key
+from rl_core.keys import Key, as_key, as_path
+from rl_envs.transforms.end_groups import specs_seen
 from rl_envs.transforms.number_rows import number_rows
 from rl_envs.transforms.numpy_rows import entry_program, entry_rows
 
@@ -27,7 +29,8 @@ class ObservationNorm(Transform):
     Args:
         loc: the location, broadcast to the observations.
         scale: the scale, likewise.
-        in_keys: observations; default ``["observation"]``.
+        in_keys: observations; default "observation" or, in an environment that has none of that name, every
+            floating-point one (``Compose(ToTensorImage(), ObservationNorm(0.5, 1.0))`` maps "pixels").
         out_keys: where to write them; default: the same keys.
         in_keys_inv: entries that the environment reads (actions), on which the inverse map is done.
         out_keys_inv: what the policy writes for them; default: the same keys.
@@ -58,6 +61,7 @@ class ObservationNorm(Transform):
         super().__init__(["observation"] if in_keys is None else in_keys, out_keys, in_keys_inv, out_keys_inv)
         if (loc is None) != (scale is None):
             raise ValueError("ObservationNorm takes both loc and scale, or neither (then call init_stats)")
+        self._find_keys, self._renamed, self._seen = in_keys is None, out_keys is not None, -1
         self.standard_normal = standard_normal
         self.eps = 1e-6 if eps is None else eps
         self.register_buffer("loc", None if loc is None else torch.as_tensor(loc, dtype=_dtype_of(loc)))
@@ -68,6 +72,29 @@ class ObservationNorm(Transform):
     def initialized(self) -> bool:
         """Whether there are statistics."""
         return self.loc is not None
+
+    def set_container(self, owner: object) -> None:
+        """Take an owner; its observations are looked at at the first use."""
+        super().set_container(owner)
+        self._seen = -1
+
+    def _find(self) -> None:
+        """Name the observations, where they were left out."""
+        seen = specs_seen(self) if self._find_keys else None
+        if seen is None or seen == self._seen:
+            return
+        parent = self.parent
+        assert parent is not None  # specs_seen says so
+        leaves = {as_key(as_path(key)): leaf for key, leaf in parent.observation_spec.items(True, True)}
+        floats = [key for key, leaf in leaves.items() if leaf.dtype is not None and leaf.dtype.is_floating_point]
+        self.in_keys = ["observation"] if "observation" in leaves or not floats else floats
+        if not self._renamed:
+            self.out_keys = list(self.in_keys)
+        self._seen = seen
+
+    def _call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        self._find()
+        return super()._call(tensordict)
 
     def _statistics(self) -> tuple[Tensor, Tensor]:
         if self.loc is None or self.scale is None:
@@ -114,6 +141,7 @@ class ObservationNorm(Transform):
             raise EnvError(
                 "init_stats needs an environment: TransformedEnv(env, transform), then transform.init_stats(...)"
             )
+        self._find()
         if self.initialized:
             raise EnvError("this ObservationNorm has statistics already; construct another one to measure them anew")
         dims = [reduce_dim] if isinstance(reduce_dim, int) else list(reduce_dim)
@@ -169,6 +197,7 @@ class ObservationNorm(Transform):
     # ---------------------------------------------------------------- specs
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """Unbounded, floating point."""
+        self._find()
         return _unbound(observation_spec, self.in_keys, self.out_keys)
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
@@ -198,6 +227,7 @@ class ObservationNorm(Transform):
 
     def row_program(self, before: Columns, after: Columns) -> RowProgram:
         """Two numpy calls per row."""
+        self._find()
         self._statistics()
         self._refresh()
         pairs = list(zip(self.in_keys, self.out_keys, strict=True))
