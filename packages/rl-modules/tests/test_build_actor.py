@@ -115,3 +115,16 @@ def test_the_sum_of_a_composites_log_probabilities_on_request():
     parts = actor.get_dist(td)
     total = sum(parts[key].log_prob(td[key]) for key in ("gear", ("arm", "torque"), ("arm", "grip")))
     torch.testing.assert_close(td["action_log_prob"], total)
+
+
+def test_the_agents_of_a_group_are_rows_of_the_network_with_bounds_of_their_own():
+    low, high = (
+        torch.tensor([[-1.0, -1.0], [-3.0, -3.0], [0.0, 0.0]]),
+        torch.tensor([[1.0, 1.0], [3.0, 3.0], [9.0, 9.0]]),
+    )
+    spec = Bounded(low=low, high=high, shape=(3, 2), dtype=torch.float32)
+    actor = build_actor(spec, lambda outputs: nn.Linear(5, outputs), outer_dims=1)
+    td = actor(TensorDict({"observation": 100 * torch.randn(7, 3, 5)}, [7]))
+    assert td["action"].shape == (7, 3, 2) and td["action_log_prob"].shape == (7, 3)
+    assert ((td["action"] >= low) & (td["action"] <= high)).all()
+    assert td["action"][:, 2].max() > 3, "the third agent must use its own bounds"

@@ -68,7 +68,7 @@ def build_group_actor(
     spec = env.full_action_spec_unbatched[action_key]
     mask = join(group, "action_mask")
     legal = mask if mask in env.observation_keys else None
-    return build_actor(spec, network, inputs, action_key=action_key, action_mask_key=legal, **options)
+    return build_actor(spec, network, inputs, action_key=action_key, action_mask_key=legal, outer_dims=1, **options)
 
 
 def build_group_critic(

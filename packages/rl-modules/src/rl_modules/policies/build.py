@@ -25,6 +25,7 @@ def build_actor(
     action_key: Key = "action",
     action_mask_key: Key | None = None,
     return_log_prob: bool = True,
+    outer_dims: int = 0,
     **options: Any,
 ) -> ProbabilisticActor:
     """A stochastic policy for an action spec.
@@ -53,6 +54,7 @@ def build_actor(
         action_key: where the action is written; that of a Composite's leaves are the spec's own.
         action_mask_key: bool ``[*B, outputs]``, which choices are legal, for all specs of choices; without it all are.
         return_log_prob: write the log-probability.
+        outer_dims: leading dimensions of the spec that the network's outputs have too, such as the agents of a group.
         **options: of :class:`ProbabilisticActor`.
 
     Raises:
@@ -66,7 +68,7 @@ def build_actor(
     """
     if isinstance(spec, Composite):
         return _build_composite(spec, network, in_keys, action_mask_key, return_log_prob, options)
-    head = head_for(spec)
+    head = head_for(spec, outer_dims)
     net = network(head.outputs)
     if head.splits:
         net = nn.Sequential(net, *head.layers())

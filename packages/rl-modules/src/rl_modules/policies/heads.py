@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Size, Tensor, nn
@@ -56,12 +56,20 @@ class Head:
         return split if self.shape is None else [*split, _Unflatten(self.shape)]
 
 
-def head_for(spec: TensorSpec) -> Head:
+def head_for(spec: TensorSpec, outer_dims: int = 0) -> Head:
     """The head for one action, a leaf.
+
+    Args:
+        spec: of the action.
+        outer_dims: leading dimensions of the spec that the network's outputs have too, such as a group's agents.
 
     Raises:
         SpecError: none is known.
     """
+    if outer_dims:
+        head = head_for(spec[(0,) * outer_dims])
+        bounds = {"low": spec.low, "high": spec.high} if isinstance(spec, Bounded) else {}
+        return replace(head, arguments={**head.arguments, **bounds})
     if isinstance(spec, OneHot) and spec.ndim == 1:
         return Head(int(spec.n), ("logits",), OneHotCategorical, masked=MaskedOneHotCategorical)
     if isinstance(spec, Categorical) and spec.start == 0 and spec.ndim == 0:

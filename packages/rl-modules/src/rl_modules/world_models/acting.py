@@ -49,7 +49,7 @@ class RSSMBeliefCarrier(StateCarrier, PolicyModule):
         keys = as_keys(list(in_keys))
         if not isinstance(prior, RSSMPrior | RSSMPriorV3) or len(keys) != 3:
             raise SpecError(
-                f"{type(self).__name__} takes an RSSMPrior or RSSMPriorV3 and the keys of state, belief and action; got "
+                f"{type(self).__name__} takes an RSSMPrior or RSSMPriorV3, and keys of state, belief and action; got "
                 f"{type(prior).__name__} and {keys}"
             )
         self.prior = prior
