@@ -262,3 +262,28 @@ def test_every_hook_fires_in_order(counter, folder):
 def test_a_checkpoint_needs_a_folder(counter):
     with pytest.raises(ValueError, match="belong together"):
         TrainingRun(total_frames=1, checkpoint=Checkpoint(counter=counter))
+
+
+def test_rounds_count_their_frames_and_the_last_one_is_what_is_left(tmp_path):
+    with CSVLogger("a", tmp_path) as csv:
+        run = TrainingRun(total_frames=10, loggers=[csv])
+        with run:
+            seen = [
+                (count, run.frames, run.due(4)) for count in run.rounds(4) if run.record({"loss": 1.0 * count}) is None
+            ]
+    assert seen == [(4, 4, True), (4, 8, True), (2, 10, True)]
+    columns = read_metrics(tmp_path / "a" / "metrics.csv")
+    assert columns["step"] == [4, 8, 10] and columns["optim/loss"] == [4, 4, 2]
+
+
+def test_a_request_to_stop_is_obeyed_between_two_rounds(counter, folder):
+    run = TrainingRun(total_frames=10, checkpoint=Checkpoint(counter=counter), checkpoint_path=folder)
+    with pytest.raises(KeyboardInterrupt), run:
+        for _ in run.rounds(4):
+            counter.value += 1
+            os.kill(os.getpid(), signal.SIGINT)
+    assert Checkpoint.metadata(folder) == {"frames": 4, "updates": 1, "inside_update": False}
+    again = TrainingRun(total_frames=10, checkpoint=Checkpoint(counter=Counter()), checkpoint_path=folder)
+    again.checkpoint.load(folder)
+    with again:
+        assert list(again.rounds(4)) == [4, 2]

@@ -104,21 +104,42 @@ class TrainingRun:
             batch = next(iterator, None)
             if batch is None:
                 return
-            self._inside_update = True
-            self._frames_before, count = self.frames, frames_in(batch)
-            self.frames += count
-            self.updates += 1
+            count = self._begin_update(frames_in(batch))
             hooks.call("on_batch", run=self, batch=batch)
             episodes = {f"train/{name}": value for name, value in episode_metrics(batch).items()}
             yield batch
-            seconds = time.perf_counter() - started
-            self.seconds += seconds
-            self._finish_update({**episodes, "time/frames_per_second": count / seconds, "time/seconds": self.seconds})
-            self._inside_update = False
-            if self._stop.made:
-                raise KeyboardInterrupt
-            if self.checkpoint_every and self.due(self.checkpoint_every):
-                self.save()
+            self._end_update(count, started, episodes)
+
+    def rounds(self, size: int) -> Iterator[int]:
+        """Rounds of so many frames each until the budget is spent, for training on data that are there already.
+
+        What a frame is, is up to the recipe (an optimiser step, say); the last round may be shorter.
+
+        Raises:
+            KeyboardInterrupt: as for :meth:`batches`.
+        """
+        while self.frames < self.total_frames:
+            started = time.perf_counter()
+            count = self._begin_update(min(size, self.total_frames - self.frames))
+            yield count
+            self._end_update(count, started, {})
+
+    def _begin_update(self, count: int) -> int:
+        self._inside_update = True
+        self._frames_before = self.frames
+        self.frames += count
+        self.updates += 1
+        return count
+
+    def _end_update(self, count: int, started: float, metrics: Mapping[str, float]) -> None:
+        seconds = time.perf_counter() - started
+        self.seconds += seconds
+        self._finish_update({**metrics, "time/frames_per_second": count / seconds, "time/seconds": self.seconds})
+        self._inside_update = False
+        if self._stop.made:
+            raise KeyboardInterrupt
+        if self.checkpoint_every and self.due(self.checkpoint_every):
+            self.save()
 
     def record(self, metrics: Mapping[str, Any]) -> None:
         """Note metrics of one optimiser step; their means over the update are logged."""

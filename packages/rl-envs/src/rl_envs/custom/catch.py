@@ -14,19 +14,18 @@ __all__ = ["CatchEnv"]
 
 
 class CatchEnv(ArrayEnv):
-    """A ball falls one row a step and drifts sideways; a paddle of three pixels at the bottom has to be under it.
+    """A ball falls one row a step; a paddle of three pixels at the bottom has to be under it.
 
-    The ball starts in a random column of the top row and drifts by -1, 0 or 1 column a step, reflected at the walls:
-    one picture does not show which. The paddle starts in the middle and moves by one column (action 0: left, 1: stay,
-    2: right; one-hot). After ``size - 1`` steps the ball is at the bottom and the episode terminates, with reward 1 if
-    it touches the paddle and -1 if not; all other rewards are 0. Every ball can be caught, so the best return is
-    exactly 1.
+    The ball starts in a random column of the top row. The paddle starts in the middle and moves by one column: action 0
+    left, 1 not, 2 right, one-hot. After ``size - 1`` steps the ball is at the bottom and the episode terminates, with
+    reward 1 if it touches the paddle and -1 if not; all other rewards are 0. Every ball can be caught, so the best
+    return is exactly 1.
 
     Args:
         num_envs: environments stepped together; None: one, without a batch dimension.
         size: height and width of the picture, at least 5.
-        drift: whether the ball moves sideways.
-        seed: of the starts; drawn from torch's generator where None.
+        drift: let the ball drift by -1, 0 or 1 column a step, reflected at the walls: one picture does not show which.
+        seed: of the starts; they are drawn from torch's own generator where None.
         device: accepted for compatibility; pictures are made on the CPU.
 
     Raises:
@@ -36,14 +35,14 @@ class CatchEnv(ArrayEnv):
         >>> env = CatchEnv(num_envs=2)
         >>> data = env.rollout(100)
         >>> data.batch_size, data["pixels"].shape[2:]
-        (torch.Size([2, 15]), torch.Size([1, 16, 16]))
+        (torch.Size([2, 7]), torch.Size([1, 8, 8]))
     """
 
     def __init__(
         self,
         num_envs: int | None = None,
-        size: int = 16,
-        drift: bool = True,
+        size: int = 8,
+        drift: bool = False,
         seed: int | None = None,
         device: torch.device | str | None = None,
     ) -> None:
@@ -59,7 +58,9 @@ class CatchEnv(ArrayEnv):
         self.reward_spec = Unbounded(shape=(*batch, 1), dtype=torch.float32)
         count = batch.numel()
         self._row, self._column, self._speed, self._paddle = (np.zeros(count, dtype=np.int64) for _ in range(4))
-        self._generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())) if seed is None else seed)
+        self._generator: torch.Generator | None = None
+        if seed is not None:
+            self._set_seed(seed)
 
     def row_program(self, columns: Columns) -> RowProgram:
         size, count = self.size, self.batch_size.numel()
@@ -110,13 +111,16 @@ class CatchEnv(ArrayEnv):
         pixels[rows, self._row[rows], self._column[rows]] = 255
 
     def _set_seed(self, seed: int) -> None:
-        self._generator.manual_seed(seed)
+        self._generator = torch.Generator().manual_seed(seed)
 
     def state_dict(self) -> dict[str, Any]:
         balls = np.stack([self._row, self._column, self._speed, self._paddle])
-        return {"balls": torch.from_numpy(balls), "generator": self._generator.get_state()}
+        state = {"balls": torch.from_numpy(balls)}
+        return state if self._generator is None else {**state, "generator": self._generator.get_state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> bool:
         self._row, self._column, self._speed, self._paddle = state_dict["balls"].numpy().copy()
-        self._generator.set_state(state_dict["generator"])
+        if "generator" in state_dict:
+            self._generator = torch.Generator()
+            self._generator.set_state(state_dict["generator"])
         return True

@@ -77,6 +77,16 @@ class DreamerEnv(TensorEnv, ModelBasedEnvBase):
             whole = (*self.batch_size, *single.shape)
             self._set_spec(kind, single.expand(whole) if self.batch_size else single, kind)
 
+    def rollout(self, *args: Any, tensordict: TensorDictBase | None = None, **options: Any) -> TensorDictBase:
+        """See :meth:`rl_core.EnvBase.rollout`; states to start from need no end flags."""
+        if tensordict is not None and options.get("auto_reset") is False:
+            absent = [key for key in self.done_keys if tensordict.get(key, None) is None]
+            ends = self.full_done_spec.zero(tensordict.batch_size)
+            tensordict = tensordict.copy()
+            for key in absent:
+                tensordict.set(key, ends.get(key))
+        return super().rollout(*args, tensordict=tensordict, **options)
+
     def decode_obs(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write what the decoder makes of states and beliefs.
 
@@ -116,7 +126,9 @@ class DreamerEnv(TensorEnv, ModelBasedEnvBase):
         result = self.world_model(TensorDict(given, batch_size=size))
         if not isinstance(result, TensorDictBase):
             raise EnvError(f"the world model returned {type(result).__name__}; it must return a TensorDict")
-        return self._wanted({key: value for key, value in result.items() if value is not entries.get(key)})
+        carried: dict[Any, Any] = entries
+        stale = {key for key in self.reward_keys if result.get(key, None) is carried.get(key)}
+        return self._wanted({key: value for key, value in result.items() if key not in stale})
 
     def _wanted(self, written: dict[Any, Any]) -> dict[str, Any]:
         """The entries that a step is declared to write."""

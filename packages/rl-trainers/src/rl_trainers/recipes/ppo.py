@@ -7,8 +7,7 @@ collect, estimate advantages, and a few epochs of minibatches.
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,20 +17,16 @@ import torch
 from torch import nn
 
 from rl_core import registry
-from rl_core.errors import RLError
 from rl_core.training.seeding import seed_everything, spawn_seeds
-from rl_trainers.evaluation import evaluate
-from rl_trainers.plots import plot_learning_curve
-from rl_trainers.progress import number
+from rl_trainers.recipes.actor_critic import make_actor, make_critic, orthogonal
 from rl_trainers.recipes.presets import PPO_PRESETS
-from rl_trainers.recipes.recipe import Recipe
-from rl_trainers.video import record_video, windowless
+from rl_trainers.recipes.single_agent import SingleAgentRecipe
 
 __all__ = ["PPO"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPO(Recipe):
+class PPO(SingleAgentRecipe):
     """Train a policy by proximal policy optimisation: an MLP actor and an MLP critic on vector observations.
 
     Discrete actions get a categorical policy, bounded continuous ones a tanh-squashed normal. ``PPO.preset(id)`` and
@@ -71,16 +66,6 @@ class PPO(Recipe):
     """Units of each hidden layer, in the actor and in the critic."""
     reward_scale: float = 1.0
     """Factor on the rewards that the losses see; logged returns are unscaled."""
-    eval_every: int = 0
-    """Frames between two deterministic evaluations; 0 makes ten of them in the run."""
-    eval_episodes: int = 20
-    """Episodes of an evaluation."""
-    check_finite: bool = True
-    """Stop with an error that names the entry when an observation or reward is NaN or infinite."""
-    video: bool = True
-    """Whether to film the trained policy."""
-    video_steps: int = 500
-    """Longest film, in steps."""
 
     def train(self, folder: Path, stack: ExitStack) -> dict[str, float]:
         """Train, evaluate and leave everything in the folder.
@@ -91,20 +76,14 @@ class PPO(Recipe):
         seed_everything(self.seed)
         train_seed, eval_seed, video_seed = spawn_seeds(self.seed, 3)
 
-        # Environments. RewardSum and StepCounter write the return and length so far, for the learning curve.
-        env = registry.envs.make(self.env, num_envs=self.num_envs, **_env_options(self.env))
-        observation_keys = _vector_observations(env)
-        for name in ("RewardSum", "StepCounter", *(["FiniteTensorDictCheck"] if self.check_finite else [])):
-            env = env.append_transform(registry.transforms.get(name)())
-        stack.callback(env.close)
-        eval_env = registry.envs.make(self.env, num_envs=self.eval_episodes, **_env_options(self.env))
-        stack.callback(eval_env.close)
+        # Environments.
+        env, eval_env, observation_keys = self.make_envs(stack)
 
         # Networks, loss and optimiser.
-        actor, critic = _actor(env, observation_keys, self.hidden), _critic(observation_keys, self.hidden)
+        actor, critic = make_actor(env, observation_keys, self.hidden), make_critic(observation_keys, self.hidden)
         actor(critic(env.reset()))  # the first call finds the number of inputs
-        _orthogonal(actor, last_gain=0.01)
-        _orthogonal(critic, last_gain=1.0)
+        orthogonal(actor, last_gain=0.01)
+        orthogonal(critic, last_gain=1.0)
         gae = registry.estimators.get("gae")(gamma=self.gamma, lmbda=self.lmbda, value_network=critic)
         loss = registry.losses.get("ppo")(
             actor,
@@ -134,7 +113,6 @@ class PPO(Recipe):
             collector.set_seed(train_seed)
 
         # The algorithm.
-        eval_every = self.eval_every or max(1, self.frames // 10)
         used = [*observation_keys, "action", "action_log_prob", "advantage", "value_target"]
         with run:
             for batch in run.batches(collector):  # [N, T]
@@ -155,77 +133,8 @@ class PPO(Recipe):
                 run.log({"optim/learning_rate": float(scheduler.get_last_lr()[0])})
                 scheduler.step()
                 collector.update_policy_weights_()
-                if run.due(eval_every) and run.frames < self.frames:
-                    run.log_evaluation(evaluate(eval_env, actor, self.eval_episodes, seed=eval_seed))
-            result = evaluate(eval_env, actor, self.eval_episodes, seed=eval_seed)
-            run.log_evaluation(result)
-        curve = plot_learning_curve(
-            folder / "metrics.csv", folder / "learning_curve.png", title=f"PPO on {self.env}, seed {self.seed}"
-        )
-        film = self._film(folder, actor, video_seed) if self.video else None
-        episodes = f"{int(result['episodes'])} deterministic episodes"
-        rows = {
-            "evaluation": f"return {number(result['return_mean'])} ± {number(result['return_std'])} ({episodes})",
-            "learning curve": curve.name,
-        }
-        self.report(folder, run, rows | ({} if film is None else {"video": film.name}))
+                if self.evaluation_due(run):
+                    self.evaluate_now(run, eval_env, actor, eval_seed)
+            result = self.evaluate_now(run, eval_env, actor, eval_seed)
+        self.finish(folder, run, actor, result, title="PPO", video_seed=video_seed)
         return result
-
-    def _film(self, folder: Path, actor: nn.Module, seed: int) -> Path | None:
-        try:
-            with windowless():
-                env = registry.envs.make(self.env, from_pixels=True, pixels_only=False, **_env_options(self.env))
-                with env:
-                    env.set_seed(seed)
-                    return record_video(env, actor, folder / "policy.mp4", max_steps=self.video_steps)
-        except Exception as error:  # whatever a renderer raises, the trained policy is worth more than its film
-            warnings.warn(f"no film of the policy: {type(error).__name__}: {error}", stacklevel=2)
-            return None
-
-
-def _env_options(env: str) -> dict[str, Any]:
-    """Actions as numbers, not one-hot: a categorical policy samples and scores them faster."""
-    return {"categorical_action_encoding": True} if env.partition(":")[0].rpartition("/")[2] == "gym" else {}
-
-
-def _vector_observations(env: Any) -> list[Any]:
-    """The observation entries, all of which must be vectors."""
-    keys = list(env.observation_keys)
-    for key in keys:
-        shape = env.observation_spec[key].shape[len(env.batch_size) :]
-        if len(shape) != 1 or not env.observation_spec[key].dtype.is_floating_point:
-            raise RLError(
-                f"the ppo recipe takes vector observations; {key!r} of {env!r} is {env.observation_spec[key].dtype} "
-                f"{list(shape)}. Write an own recipe with a network for it"
-            )
-    return keys
-
-
-def _actor(env: Any, in_keys: list[Any], hidden: Sequence[int]) -> nn.Module:
-    """A stochastic policy: observation to distribution to action."""
-    mlp = registry.modules.get("mlp")
-    actor: nn.Module = registry.modules.get("build_actor")(
-        env.action_spec_unbatched,
-        lambda outputs: mlp(out_features=outputs, num_cells=list(hidden)),
-        in_keys,
-        action_key=env.action_key,
-    )
-    return actor
-
-
-def _critic(in_keys: list[Any], hidden: Sequence[int]) -> nn.Module:
-    """A network for the value of a state."""
-    net = registry.modules.get("mlp")(out_features=1, num_cells=list(hidden))
-    critic: nn.Module = registry.modules.get("value_operator")(net, in_keys=in_keys)
-    return critic
-
-
-def _orthogonal(network: nn.Module, last_gain: float) -> None:
-    """Orthogonal weights and zero biases; a small last layer makes the first policy close to uniform.
-
-    Huang et al. 2022, The 37 Implementation Details of Proximal Policy Optimization, detail 2.
-    """
-    layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
-    for layer in layers:
-        nn.init.orthogonal_(layer.weight, last_gain if layer is layers[-1] else math.sqrt(2))
-        nn.init.zeros_(layer.bias)

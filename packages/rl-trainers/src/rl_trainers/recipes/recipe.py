@@ -77,7 +77,9 @@ class Recipe:
         resume, subject = _option(argv, "--resume"), _option(argv, f"--{cls.about}")
         stored = {**read_config(resume, cls), "resume": resume} if resume else None
         decided = {name: given for name in cls.deciding if (given := _option(argv, f"--{name}"))}
-        default = cls(**stored) if stored is not None else cls.preset(subject or cls.__dict__[cls.about], **decided)
+        default = (
+            cls(**stored) if stored is not None else cls.preset(subject or str(getattr(cls, cls.about)), **decided)
+        )
         return tyro.cli(cls, args=list(argv), default=default, prog=f"rl train {cls.recipe}")
 
     # ---------------------------------------------------------------- a run
