@@ -5,9 +5,11 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from rl_collectors import Collector, SyncDataCollector
-from rl_core import ExplorationType, exploration_type, reset_rows
+from rl_core import ExplorationType, exploration_type, registry, reset_rows
 from rl_core.errors import CollectorError, PolicyError
+from rl_core.specs import Categorical
 from rl_core.testing import ArrayCountingEnv, CountingEnv
+from rl_core.transforms import Transform
 
 KINDS = [CountingEnv, ArrayCountingEnv]
 
@@ -207,3 +209,217 @@ class Stateless(CountingEnv):
 def test_a_stateless_environment_collects_like_any_other():
     data = Collector(Stateless(length=[2, 9], batch_size=[2]), frames_per_batch=8).rollout()
     assert data["observation"].squeeze(-1).tolist() == [[0, 1, 0, 1], [0, 1, 2, 3]]
+
+
+def test_an_exhausted_collector_gives_nothing_more():
+    collector = Collector(CountingEnv(), frames_per_batch=2, total_frames=4)
+    assert len(list(collector)) == 2 and list(collector) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_some_rows_are_reset_and_get_new_trajectories(kind):
+    collector = Collector(kind(length=9, batch_size=[3]), frames_per_batch=6)
+    collector.rollout()
+    for index in (1, [1], torch.tensor([False, True, False])):
+        before = collector.rollout()
+        collector.reset(index)
+        after = collector.rollout()
+        assert after["observation"][:, 0, 0].tolist() == [
+            before["next", "observation"][0, -1, 0] % 9, 0, before["next", "observation"][2, -1, 0] % 9
+        ]  # fmt: skip
+        assert after["collector", "traj_ids"][1, 0] > before["collector", "traj_ids"].max()
+        assert (after["done"] == 0).all()
+    with pytest.raises(CollectorError, match="rows 0 to 2"):
+        collector.reset(3)
+    with pytest.raises(CollectorError, match="mask of 2 rows; 3 environments"):
+        collector.reset(torch.tensor([True, False]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whole_trajectories_are_put_together_over_batches(kind):
+    collector = Collector(kind(length=[3, 4], batch_size=[2]), frames_per_batch=4, total_frames=24, trajs_per_batch=2)
+    batches = list(collector)  # ends at steps 3 4 6 8 9 12 12
+    assert [b["collector", "mask"].sum(1).tolist() for b in batches] == [[3, 4], [3, 4], [3, 3], [4]]
+    for batch in batches:
+        for row in batch:
+            steps = row[row["collector", "mask"]]
+            assert steps["observation"].flatten().tolist() == list(range(len(steps)))
+            assert steps["next", "done"].flatten().tolist() == [False] * (len(steps) - 1) + [True]
+            assert len(steps["collector", "traj_ids"].unique()) == 1
+    assert batches[0].names == [None, "time"] and collector.frames == 24
+
+
+def test_whole_trajectories_may_come_one_after_the_other():
+    batch = Collector(CountingEnv(length=3), frames_per_batch=4, trajs_per_batch=2, traj_format="cat").rollout()
+    assert batch["observation"].flatten().tolist() == [0, 1, 2] * 2 and batch.names == ["time"]
+
+
+def test_trajectories_that_a_reset_breaks_off_do_not_come():
+    collector = Collector(CountingEnv(length=3), frames_per_batch=4, trajs_per_batch=1)
+    assert collector.rollout()["observation"].flatten().tolist() == [0, 1, 2]
+    collector.reset()  # after one step of the second
+    assert collector.rollout()["collector", "traj_ids"].flatten().tolist() == [2, 2, 2]
+
+
+def test_arguments_about_trajectories_exclude_each_other():
+    with pytest.raises(CollectorError, match="leave split_trajs out"):
+        Collector(CountingEnv(), frames_per_batch=4, trajs_per_batch=1, split_trajs=True)
+    with pytest.raises(CollectorError, match="track_traj_ids=True"):
+        Collector(CountingEnv(), frames_per_batch=4, trajs_per_batch=1, track_traj_ids=False)
+    with pytest.raises(CollectorError, match="trajs_per_batch is 0"):
+        Collector(CountingEnv(), frames_per_batch=4, trajs_per_batch=0)
+    with pytest.raises(CollectorError, match="traj_format is 'flat'"):
+        Collector(CountingEnv(), frames_per_batch=4, trajs_per_batch=1, traj_format="flat")
+
+
+def test_open_trajectories_are_part_of_a_checkpoint():
+    def make():
+        return Collector(CountingEnv(length=3), linear(), frames_per_batch=4, total_frames=24, trajs_per_batch=2)
+
+    torch.manual_seed(0)
+    straight = list(make())
+    torch.manual_seed(0)
+    first = make()
+    begun = [next(iter(first))]
+    again = make()
+    again.load_state_dict(first.state_dict())
+    finished = begun + list(again)
+    assert len(straight) == len(finished) == 4
+    assert all(
+        (one["observation"] == other["observation"]).all() for one, other in zip(straight, finished, strict=True)
+    )
+
+
+def test_a_buffer_gets_whole_trajectories_flat():
+    rows = []
+
+    class Buffer:
+        def extend(self, batch):
+            rows.append(batch["observation"].flatten().tolist())
+
+    collector = Collector(
+        CountingEnv(length=3), frames_per_batch=4, total_frames=8, trajs_per_batch=5, replay_buffer=Buffer()
+    )
+    assert list(collector) == [None, None] and rows == [[0, 1, 2], [0, 1, 2]]
+
+
+def test_postproc_and_hooks_see_each_batch_in_their_order():
+    seen = []
+    collector = Collector(
+        CountingEnv(),
+        frames_per_batch=2,
+        total_frames=4,
+        pre_collect_hook=lambda: seen.append("before"),
+        postproc=lambda batch: batch.set("twice", batch["observation"] * 2),
+        post_collect_hook=lambda batch: seen.append(batch["twice"].flatten().tolist()),
+    )
+    list(collector)
+    assert seen == ["before", [0, 2], "before", [4, 6]]
+
+
+def test_the_longest_episode_is_a_matter_of_the_collector():
+    class StepCounter(Transform):
+        def __init__(self, max_steps):
+            super().__init__(["observation"], ["step_count"])
+            self.max_steps = max_steps
+
+        def _step(self, tensordict, next_tensordict):
+            steps = next_tensordict["observation"] >= self.max_steps
+            next_tensordict.set("truncated", steps).set("done", steps | next_tensordict["terminated"])
+            return next_tensordict
+
+        def _reset(self, tensordict, tensordict_reset):
+            return tensordict_reset
+
+    with registry.isolated():
+        registry.transforms.register("StepCounter", StepCounter, override=True)
+        env = CountingEnv(length=9, truncate=True)
+        data = Collector(env, frames_per_batch=6, max_frames_per_traj=2).rollout()
+        assert data["observation"].flatten().tolist() == [0, 1] * 3
+        assert data["next", "truncated"].flatten().tolist() == [False, True] * 3
+        env = CountingEnv(length=9, truncate=True)
+        env.observation_spec["step_count"] = env.observation_spec["observation"].clone()
+        with pytest.raises(CollectorError, match="'step_count', which the environment has already"):
+            Collector(env, frames_per_batch=6, max_frames_per_traj=2)
+
+
+def test_where_the_policy_acts_and_batches_live_is_said_once_or_one_by_one():
+    policy = linear()
+    collector = Collector(CountingEnv(), policy, frames_per_batch=2, device="cpu")
+    assert collector.policy is policy and collector.rollout().device == torch.device("cpu")
+    assert Collector(CountingEnv(), policy, frames_per_batch=2).rollout().device is None
+    meta = Collector(CountingEnv(), policy, frames_per_batch=2, storing_device="meta", policy_device="cpu")
+    assert meta.rollout()["observation"].device.type == "meta" and meta.policy_device == torch.device("cpu")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_compiled_policy_acts_as_the_bare_one(kind):
+    policy = linear()
+    bare, compiled = (
+        Collector(kind(length=9, batch_size=[2]), policy, frames_per_batch=6, compile_policy=option)
+        for option in (None, {"backend": "aot_eager"})
+    )
+    assert torch.allclose(bare.rollout()["action"], compiled.rollout()["action"])
+    nn.init.constant_(policy.module.bias, 0.75)  # the parameters are the policy's, not copies in compiled code
+    nn.init.zeros_(policy.module.weight)
+    assert (compiled.rollout()["action"] == 0.75).all()
+
+
+def test_what_cannot_be_compiled_says_why():
+    def policy(tensordict):
+        return tensordict.set("action", tensordict["observation"])
+
+    with pytest.raises(CollectorError, match="inputs and outputs are not bound to keys"):
+        Collector(CountingEnv(), policy, frames_per_batch=2, compile_policy=True)
+    with pytest.raises(CollectorError, match="cudagraph_policy needs the policy on a CUDA device"):
+        Collector(CountingEnv(), linear(), frames_per_batch=2, cudagraph_policy=True)
+    with pytest.raises(CollectorError, match="exclude each other"):
+        Collector(CountingEnv(), linear(), frames_per_batch=2, cudagraph_policy=True, compile_policy=True)
+
+
+def test_policies_are_modules_functions_factories_or_nothing():
+    assert (Collector(CountingEnv(), lambda td: td.set("action", td["observation"] * 0), frames_per_batch=2).rollout()[
+        "action"
+    ] == 0).all()  # fmt: skip
+    assert (Collector(CountingEnv(), lambda observation: observation * 0 + 0.5, frames_per_batch=2).rollout()["action"]
+            == 0.5).all()  # fmt: skip
+    assert Collector(CountingEnv(), policy_factory=linear, frames_per_batch=2).rollout()["action"].shape == (2, 1)
+    assert Collector(CountingEnv(), nn.Linear(1, 1), frames_per_batch=2).rollout()["action"].shape == (2, 1)
+    with pytest.raises(CollectorError, match="exclude each other"):
+        Collector(CountingEnv(), linear(), policy_factory=linear, frames_per_batch=2)
+
+
+def test_what_makes_no_environment_is_named():
+    with pytest.raises(CollectorError, match="got int"):
+        Collector(3, frames_per_batch=2)
+    with pytest.raises(CollectorError, match="returned dict"):
+        Collector(dict, frames_per_batch=2)
+
+
+def test_random_actions_respect_masks():
+    class Masked(CountingEnv):
+        def __init__(self):
+            super().__init__()
+            self.action_spec = Categorical(3)
+            self.observation_spec["action_mask"] = Categorical(2, shape=(3,), dtype=torch.bool)
+
+        def _masked(self, td):
+            return td.set("action_mask", torch.tensor([False, True, False]))
+
+        def _reset(self, tensordict=None, **kwargs):
+            return self._masked(super()._reset(tensordict, **kwargs))
+
+        def _step(self, tensordict):
+            return self._masked(super()._step(tensordict))
+
+    assert Collector(Masked(), frames_per_batch=20).rollout()["action"].unique().tolist() == [1]
+
+
+def test_numbers_tell_what_was_done():
+    collector = Collector(CountingEnv(length=2), linear(), frames_per_batch=4)
+    collector.rollout()
+    collector.update_policy_weights_()
+    stats = collector.stats()
+    assert {name: stats[name] for name in ("frames", "iterations", "policy_version", "trajectories")} == {
+        "frames": 4, "iterations": 1, "policy_version": 1, "trajectories": 2
+    }  # fmt: skip

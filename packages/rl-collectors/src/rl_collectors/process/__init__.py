@@ -1,0 +1,1 @@
+"""Collectors whose environments and policies run in processes of their own."""

@@ -1,0 +1,137 @@
+"""Collecting in a thread beside the training."""
+
+import threading
+
+import pytest
+import torch
+from tensordict.nn import TensorDictModule
+from torch import nn
+
+from rl_collectors import Collector
+from rl_collectors.background import Background
+from rl_core import ExplorationType, exploration_type
+from rl_core.errors import CollectorError
+from rl_core.testing import ArrayCountingEnv, CountingEnv
+from rl_core.testing.collector_kit import constant_policy
+
+
+class Buffer:
+    """Keeps rows, and says when it has enough."""
+
+    def __init__(self, enough=1):
+        self.rows, self.enough, self.full = [], enough, threading.Event()
+
+    def extend(self, data):
+        self.rows.append(data)
+        if len(self.rows) >= self.enough:
+            self.full.set()
+
+
+def test_the_budget_is_collected_in_the_background():
+    buffer = Buffer()
+    collector = Collector(CountingEnv(), frames_per_batch=3, total_frames=12, replay_buffer=buffer)
+    collector.start()
+    collector._background._thread.join(10)
+    assert not collector.is_running
+    collector.async_shutdown()
+    assert torch.cat(buffer.rows)["observation"].flatten().tolist() == [0, 1, 2, 3, 4] * 2 + [0, 1]
+    assert collector.closed
+
+
+def test_within_a_pause_nothing_is_collected():
+    buffer = Buffer()
+    collector = Collector(ArrayCountingEnv(), frames_per_batch=4, replay_buffer=buffer)
+    collector.start()
+    assert buffer.full.wait(10)
+    with collector.pause():
+        frames = collector.frames
+        for _ in range(100):
+            assert collector.frames == frames == sum(rows.numel() for rows in buffer.rows)
+    buffer.full.clear()
+    assert buffer.full.wait(10)  # it goes on
+    collector.async_shutdown(10)
+
+
+def test_the_policy_in_training_does_not_act_itself():
+    policy, buffer = constant_policy(0.5), Buffer()
+    collector = Collector(
+        ArrayCountingEnv(), policy, frames_per_batch=4, replay_buffer=buffer, track_policy_version=True
+    )
+    collector.start()
+    for version in range(1, 4):
+        with torch.no_grad():
+            next(policy.parameters()).fill_(0.5 + version / 8)
+        collector.update_policy_weights_()
+        buffer.full.clear()
+        assert buffer.full.wait(10)
+    collector.async_shutdown(10)
+    for rows in buffer.rows:
+        assert (rows["action"] == 0.5 + rows["policy_version"].unsqueeze(-1) / 8).all()
+    assert collector.policy_version == 3
+
+
+def test_what_goes_wrong_is_raised_by_the_next_call():
+    class Breaking(CountingEnv):
+        def _step(self, tensordict):
+            raise ZeroDivisionError("the wheel came off")
+
+    hook, seen = threading.excepthook, []
+    threading.excepthook = seen.append
+    try:
+        collector = Collector(Breaking, constant_policy(0.5), frames_per_batch=3, replay_buffer=Buffer())
+        collector.start()
+        collector._background._thread.join(10)
+        for call in (collector.stats, collector.update_policy_weights_, collector.next, collector.pause().__enter__):
+            with pytest.raises(CollectorError, match="the wheel came off"):
+                call()
+        with pytest.raises(CollectorError, match="the wheel came off") as caught:
+            collector.async_shutdown()
+    finally:
+        threading.excepthook = hook
+    assert isinstance(caught.value.__cause__, ZeroDivisionError) and collector.env.is_closed
+    assert len(seen) == 1  # and it is printed at once
+
+
+def test_it_needs_a_buffer_and_forbids_iteration():
+    with pytest.raises(CollectorError, match="replay_buffer="):
+        Collector(CountingEnv(), frames_per_batch=3).start()
+    collector = Collector(CountingEnv(), frames_per_batch=3, replay_buffer=Buffer())
+    with pytest.raises(CollectorError, match="was not started"):
+        collector.pause()
+    collector.start()
+    with pytest.raises(CollectorError, match="collects in the background"):
+        next(iter(collector))
+    collector.shutdown()
+    assert not collector.is_running
+
+
+def test_a_thread_that_does_not_end_in_time_is_named():
+    go = threading.Event()
+    background = Background(lambda: go.wait(20), "waiting")
+    background.start()
+    with pytest.raises(CollectorError, match=r"did not end within 0\.05 s"):
+        background.stop(0.05)
+    go.set()
+    background.stop(10)
+
+
+def test_the_callers_exploration_type_is_its_own():
+    acting, buffer, seen = threading.Event(), Buffer(), []
+    seen_outside = threading.Event()
+
+    class Watching(nn.Module):
+        def forward(self, observation):
+            seen.append(exploration_type())
+            acting.set()
+            seen_outside.wait(10)
+            return observation * 0
+
+    policy = TensorDictModule(Watching(), ["observation"], ["action"])
+    collector = Collector(CountingEnv(), policy, frames_per_batch=2, replay_buffer=buffer)
+    Watching.__deepcopy__ = lambda self, memo: self
+    collector.start()
+    assert acting.wait(10)
+    outside = exploration_type()
+    seen_outside.set()
+    collector.async_shutdown(10)
+    assert seen[0] is ExplorationType.RANDOM and outside is None
