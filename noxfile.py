@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))
 from compat import run_matrix
 from environments import DISTRIBUTIONS, ROOT, bin_of, isolated, peers, suite, third_party, wheels
 from floors import minimum as minimum_env
-from heavy import heavy
+from heavy import heavy, simulators
 from native_tests import run_native_tests
 
 nox.needs_version = ">=2024.4.15"
@@ -64,10 +64,14 @@ for _dist in DISTRIBUTIONS:
 
 @nox.session(name="tests-heavy")
 def tests_heavy(session: nox.Session) -> None:
-    """Run the tests that need third parties too heavy for every day (vLLM, a real language model)."""
+    """Run the tests that need third parties too heavy for every day: vLLM and a real language model; simulators."""
     folders = [f"packages/{dist}/tests-heavy" for dist in DISTRIBUTIONS]
     folders = [folder for folder in folders if (ROOT / folder).is_dir()]
-    _pytest(session, heavy(session), folders, (), "--timeout=900")
+    for makes, mine in ((simulators, True), (heavy, False)):
+        part = [folder for folder in folders if ("rl-envs" in folder) == mine]
+        asked = [argument for argument in session.posargs if "tests-heavy" in argument]
+        if not asked or any(argument.startswith(folder) for argument in asked for folder in part):
+            _pytest(session, makes(session), part, (), "--timeout=900")
 
 
 def _pytest(session: nox.Session, env: Path, folders: list[str], dists: Sequence[str], *options: str) -> None:
@@ -115,6 +119,15 @@ def bench(session: nox.Session) -> None:
     ours, theirs = bin_of(suite(session)), bin_of(peers(session))
     environments = ("--python", f"ours={ours}", "--python", f"peers={theirs}")
     session.run(ours, "benchmarks/_harness.py", *environments, *session.posargs, env={"PYTHONPATH": ""})
+
+
+@nox.session
+def learn(session: nox.Session) -> None:
+    """Train the classic algorithms beside Stable-Baselines3, at low priority; stopped, it goes on where it was."""
+    ours, theirs = bin_of(suite(session)), bin_of(peers(session))
+    environments = ("--python", f"ours={ours}", "--python", f"peers={theirs}")
+    session.run(ours, "benchmarks/learning/run.py", *environments, *session.posargs, env={"PYTHONPATH": ""})
+    session.run(ours, "benchmarks/learning/compare.py", env={"PYTHONPATH": ""})
 
 
 @nox.session(name="wheels")

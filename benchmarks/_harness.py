@@ -39,11 +39,12 @@ class Contender:
 
 @dataclass
 class Case:
-    """Arguments of every contender's ``build``; ``repeats`` calls in a row make one repetition."""
+    """Arguments of ``build`` of its contenders (default: all); ``repeats`` calls in a row make one repetition."""
 
     name: str
     arguments: dict[str, Any]
     repeats: int = 1
+    contenders: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -141,7 +142,8 @@ class Result:
 def measure(suite: Suite, case: Case, pythons: dict[str, str], rounds: int, processes: int) -> Result:
     """Let the contenders of one case take turns."""
     result = Result(case)
-    contenders = [contender for contender in suite.contenders if contender.env in pythons]
+    names = case.contenders or [contender.label for contender in suite.contenders]
+    contenders = [each for each in suite.contenders if each.env in pythons and each.label in names]
     if not contenders:
         raise SystemExit(f"no contender of {suite.name} runs in {', '.join(pythons)}: name their Pythons with --python")
     for _ in range(processes):

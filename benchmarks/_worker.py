@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 VERSIONS = (
-    *("torch", "tensordict", "numpy", "gymnasium", "stable-baselines3", "torchrl"),
-    *("rl-core", "rl-envs", "rl-modules", "rl-collectors", "rl-objectives", "rl-marl", "rl-llm"),
+    *("torch", "tensordict", "numpy", "gymnasium", "stable-baselines3", "torchrl", "cpprb"),
+    *("rl-core", "rl-envs", "rl-modules", "rl-collectors", "rl-buffers", "rl-objectives", "rl-marl", "rl-llm"),
     *("vmas", "transformers", "trl"),
 )
 

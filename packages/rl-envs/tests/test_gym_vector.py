@@ -10,6 +10,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from rl_core import TransformedEnv, check_env_specs
 from rl_core.errors import EnvError
 from rl_envs import GymEnv, GymWrapper, StepCounter
+from rl_envs.gym.vector import lost_value
 
 MODES = list(AutoresetMode)
 
@@ -256,8 +257,7 @@ def test_a_vector_environment_without_a_mode_is_refused():
 def test_next_step_without_a_reset_mask_is_refused():
     with pytest.raises(EnvError, match=r"NEXT_STEP and cannot reset single rows.*GymEnv\(id, num_envs=N\)"):
         GymWrapper(OwnVector(AutoresetMode.NEXT_STEP))
-    with pytest.raises(EnvError, match="NEXT_STEP"):
-        GymEnv("CartPole-v1", num_envs=2, vectorization_mode="vector_entry_point")
+    assert "register_row_reset(OwnVector" in refusal(lambda: GymWrapper(OwnVector(AutoresetMode.NEXT_STEP)))
     unshared = countdowns(AutoresetMode.NEXT_STEP, AsyncVectorEnv, shared_memory=False)
     with pytest.raises(EnvError, match="NEXT_STEP"):
         GymWrapper(unshared)
@@ -276,9 +276,25 @@ def test_same_step_cannot_cut_single_rows_without_a_mask():
         env.rollout(7, break_when_any_done=False)
 
 
-def test_same_step_without_final_observations_is_refused():
-    with pytest.raises(EnvError, match="no 'final_obs'"):
+def refusal(call):
+    with pytest.raises(EnvError) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_same_step_without_final_observations_is_refused_unless_a_value_stands_for_them():
+    with pytest.raises(EnvError, match=r"no 'final_obs'.*missing_obs_value"):
         GymWrapper(OwnVector(AutoresetMode.SAME_STEP, final=False)).rollout(7, break_when_any_done=False)
+    env = GymWrapper(OwnVector(AutoresetMode.SAME_STEP, final=False), missing_obs_value=float("nan"))
+    data = env.rollout(5, break_when_any_done=False)
+    assert data["observation"][..., 0].tolist() == [[0, 1, 0, 1, 0], [0, 1, 2, 0, 1]]
+    assert data["next", "observation"].isnan()[..., 0].tolist() == data["next", "done"][..., 0].tolist()
+
+
+def test_what_stands_for_a_lost_observation_fits_its_dtype():
+    kinds = [np.float32, np.int64, np.uint8, np.bool_]
+    assert [lost_value(np.dtype(kind), 7.0) for kind in kinds] == [7.0, 7, 7, False]
+    assert [lost_value(np.dtype(kind), float("nan")) for kind in kinds[1:]] == [-1, 255, False]
 
 
 def test_frame_skip_around_a_finished_vector_environment_is_refused():

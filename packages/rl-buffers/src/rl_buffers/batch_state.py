@@ -74,7 +74,9 @@ def batch_from_state(state: Mapping[str, Any]) -> Any:
 def _tensordict_from(state: Mapping[str, Any]) -> Any:
     schema = RowSchema.from_state_dict(state["schema"])
     device = None if state["device"] is None else torch.device(state["device"])
-    tensors = [leaf.to(device) if device is not None and leaf.device != device else leaf.clone() for leaf in state["tensors"]]
+    tensors = [
+        leaf.to(device) if device is not None and leaf.device != device else leaf.clone() for leaf in state["tensors"]
+    ]
     objects = [
         stack_objects(list(value), extra) if extra else NonTensorData(value)
         for value, extra in zip(state["objects"], schema.object_dims, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
 import warnings
@@ -18,8 +19,8 @@ from rl_buffers.episodes.boundaries import Boundaries
 from rl_buffers.episodes.in_buffer import EpisodeTables, run_length
 from rl_buffers.episodes.table import EpisodeTable
 from rl_buffers.inverted import Inverted
-from rl_buffers.relabel.base import RowTransform, row_transforms
 from rl_buffers.rate_limit import RateLimiter
+from rl_buffers.relabel.base import RowTransform, row_transforms
 from rl_buffers.samplers.consuming import ConsumingSampler
 from rl_buffers.samplers.random_sampler import RandomSampler
 from rl_buffers.sampling import Sampling
@@ -342,10 +343,20 @@ class ReplayBuffer(Sampling, TrajectoryQueries):
         self.sampler.generator = generator
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_lock": None, "_iterator": None}
+        with self._lock:  # batches that were asked for are drawn first
+            state = {**self.__dict__, "_lock": None, "_iterator": None}
+            if self.generator is not None:  # torch's cannot be sent to a spawned process
+                sampler = copy.copy(self.sampler)
+                sampler.generator = None
+                state.update(sampler=sampler, generator=bytes(self.generator.get_state().tolist()))
+            return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        if isinstance(state["generator"], bytes):
+            generator = torch.Generator()
+            generator.set_state(torch.frombuffer(bytearray(state["generator"]), dtype=torch.uint8))
+            self.set_rng(generator)
         self._lock_with(threading.RLock() if self._sharing is None else self._sharing.lock(self))
 
     def __repr__(self) -> str:

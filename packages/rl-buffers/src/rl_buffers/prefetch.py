@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 import weakref
 from collections import deque
@@ -30,8 +31,8 @@ class Prefetcher:
     """Keeps batches ready; it stands in the place of the buffer's lock, and so decides what comes before what.
 
     A batch is *drawn* (its rows chosen and copied, with the buffer's lock) and then *made* (collated, transformed,
-    pinned, without it). Batches are asked for one after the other, and whoever takes the lock, to write, to set priorities
-    or to look, first draws all that were asked for before. So batch k + n is always drawn after batch k was
+    pinned, without it). Batches are asked for one after the other, and whoever takes the lock, to write, to set
+    priorities or to look, first draws all that were asked for before. So batch k + n is always drawn after batch k was
     handed out and before what the caller did next: with a seed, results do not depend on the threads. Threads only do
     the work earlier; what they have not begun, the caller does.
 
@@ -193,11 +194,13 @@ class Prefetcher:
             self._queue.extend(_Ticket.of(batch) for batch in batches)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"depth": self.depth, "waited": self.waited, "_size": self._size, "ready": self.batches()}
+        # As bytes: tensors that share memory, as those of a batch may, cannot be sent to a spawned process.
+        return {"depth": self.depth, "_size": self._size, "ready": pickle.dumps(self.batches())}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        ready = state.pop("ready")
+        ready = pickle.loads(state.pop("ready"))
         self.__dict__.update(state)
+        self.waited = 0.0
         self.inner = threading.RLock()
         self._reset(ready)
 
@@ -280,7 +283,7 @@ _hooks: list[bool] = []
 
 
 def _watch_forks(prefetcher: Prefetcher) -> None:
-    """Have forks wait until no thread of the prefetcher holds a lock, which no thread of the new process could release."""
+    """Have forks wait until no thread of the prefetcher holds a lock: in the new process nobody could release it."""
     _watched.add(prefetcher)
     if not _hooks and hasattr(os, "register_at_fork"):
         _hooks.append(True)

@@ -18,7 +18,7 @@ _INSERTED, _SAMPLED = 0, 1
 
 
 class RateLimiter:
-    """Keeps ``samples_per_insert * (inserted - min_size) - sampled`` between plus and minus `tolerance`, counted in rows.
+    """Keeps ``samples_per_insert * (inserted - min_size) - sampled`` within plus and minus `tolerance`, in rows.
 
     Writes wait while it is above the tolerance (learners are behind), samples while they would take it below minus the
     tolerance (writers are behind) or while fewer than `min_size` rows are stored. One write may overshoot, since it is
@@ -32,7 +32,7 @@ class RateLimiter:
         timeout: seconds to wait before an error is raised; 0 raises at once, ``None`` waits for ever.
 
     Paper:
-        Cassirer et al. (2021), Reverb: A Framework For Experience Replay, section 3.4 (rate limiting), arXiv:2102.04736.
+        Cassirer et al. (2021), Reverb: A Framework For Experience Replay (rate limiters), arXiv:2102.04736.
 
     Example:
         >>> import torch
@@ -107,7 +107,7 @@ class RateLimiter:
             self.insert_waited += waited
         if not due:
             raise ReplayBufferError(
-                f"no more rows may be written yet: {self._told()}. Sample more often, or raise the tolerance or timeout."
+                f"no more rows may be written yet: {self._told()}. Sample more often, or raise tolerance or timeout."
             )
 
     def inserted_rows(self, rows: int) -> None:

@@ -1,10 +1,10 @@
-"""Giving batches: the part of ReplayBuffer that draws them when they are asked for, or ahead of that, and counts them."""
+"""Giving batches: the part of ReplayBuffer that draws them when asked for, or ahead of that, and counts them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
 from tensordict import is_tensor_collection
@@ -20,6 +20,7 @@ from rl_buffers.stats import BufferStats
 from rl_core.errors import CheckpointError, ReplayBufferError
 
 if TYPE_CHECKING:
+    from rl_buffers.buffer import ReplayBuffer
     from rl_buffers.relabel.base import RowTransform
     from rl_core.buffers import Sampler
 
@@ -133,7 +134,7 @@ class Sampling(Saved):
             if self._relabels:  # they read other rows, which must not change in between
                 rows = self._collated(rows)
                 for relabel in self._relabels:
-                    rows = relabel.relabel(rows, slots, self)
+                    rows = relabel.relabel(rows, slots, cast("ReplayBuffer", self))
             self._batches += 1
             self._samples += slots.numel()
         return Drawn(rows, bool(self._relabels), slots, info, sampler)
@@ -168,10 +169,13 @@ class Sampling(Saved):
         """Batches until the sampler has gone through the rows once; without end for a sampler that never runs out."""
         if self.batch_size is None:
             raise ReplayBufferError("iteration needs a batch size: pass batch_size= to the buffer")
+        self._begin_epoch()
+        return self._epoch()
+
+    def _begin_epoch(self) -> None:
         with self._lock:
             self.sampler.begin_epoch()
             self._drop_prefetched()
-        return self._epoch()
 
     def _epoch(self) -> Iterator[Any]:
         while not self._ran_out:
@@ -254,20 +258,30 @@ class Sampling(Saved):
         Raises:
             CheckpointError: the state is damaged, of other parts, or of another capacity; the buffer is as it was.
         """
+        restore = self._sampling_from(state_dict)
+        super().load_state_dict(state_dict)
+        restore()
+
+    def _sampling_from(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        """Read the part of a state that is about sampling, and give what takes it over."""
         try:
             ready = [
                 Batch(self._pinned(batch_from_state(data)), batch_from_state(info))
-                for data, info in state_dict.get("prefetched", [])
+                for data, info in state.get("prefetched", [])
             ]
-            counts = {name: int(value) for name, value in state_dict.get("counts", {}).items()}
+            counts = {name: int(value) for name, value in state.get("counts", {}).items()}
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise CheckpointError(f"the state cannot be loaded, its prefetched batches are damaged: {error!r}") from error
-        super().load_state_dict(state_dict)
-        self._batches, self._samples = counts.get("batches", 0), counts.get("samples", 0)
-        if self.rate_limiter is not None and state_dict.get("rate_limiter") is not None:
-            self.rate_limiter.load_state_dict(state_dict["rate_limiter"])
-        if ready and self._prefetcher is None:  # it hands out what is there and draws nothing ahead
-            self._prefetcher = Prefetcher(0, self._lock)
-            self._lock = self._prefetcher
-        if self._prefetcher is not None:
-            self._prefetcher.put(ready, self.batch_size)
+            raise CheckpointError(
+                f"the state cannot be loaded, its prefetched batches are damaged: {error!r}"
+            ) from error
+
+        def restore() -> None:
+            self._batches, self._samples = counts.get("batches", 0), counts.get("samples", 0)
+            if self.rate_limiter is not None and state.get("rate_limiter") is not None:
+                self.rate_limiter.load_state_dict(state["rate_limiter"])
+            if ready and self._prefetcher is None:  # it hands out what is there and draws nothing ahead
+                self._lock = self._prefetcher = Prefetcher(0, self._lock)
+            if self._prefetcher is not None:
+                self._prefetcher.put(ready, self.batch_size)
+
+        return restore

@@ -111,6 +111,9 @@ def lock_file(descriptor: int, wait: bool = True) -> bool:
     return True
 
 
+_opening = threading.Lock()
+
+
 class ProcessLock:
     """A reentrant lock between all threads of all processes that have it, by a lock on a file.
 
@@ -128,7 +131,9 @@ class ProcessLock:
 
     def __enter__(self) -> ProcessLock:
         if self._process != os.getpid():
-            self._open()
+            with _opening:
+                if self._process != os.getpid():  # no other thread was first
+                    self._open()
         self._threads.acquire()
         self._depth += 1
         if self._depth == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-__all__ = ["BufferStats"]
+__all__ = ["BufferStats", "added"]
 
 
 class BufferStats(TypedDict):
@@ -33,3 +33,20 @@ class BufferStats(TypedDict):
     """Batches that are ready."""
     prefetch_wait: float
     """Seconds that samples waited for batches that were not ready."""
+
+
+def added(one: BufferStats, other: BufferStats) -> BufferStats:
+    """The counts of two buffers together."""
+    inserts, samples = one["inserts"] + other["inserts"], one["samples"] + other["samples"]
+    return BufferStats(
+        size=one["size"] + other["size"],
+        capacity=one["capacity"] + other["capacity"],
+        inserts=inserts,
+        samples=samples,
+        batches=one["batches"] + other["batches"],
+        ratio=samples / inserts if inserts else 0.0,
+        insert_wait=one["insert_wait"] + other["insert_wait"],
+        sample_wait=one["sample_wait"] + other["sample_wait"],
+        prefetch=one["prefetch"] + other["prefetch"],
+        prefetch_wait=one["prefetch_wait"] + other["prefetch_wait"],
+    )

@@ -26,6 +26,7 @@ from rl_buffers.episodes.arrays import (
 )
 from rl_buffers.episodes.boundaries import Boundaries
 from rl_buffers.episodes.kernels import kernels_for
+from rl_buffers.sent import received, sent
 from rl_core.buffers import Span, Storage
 from rl_core.errors import CheckpointError, KeyMissingError, ReplayBufferError
 
@@ -365,10 +366,11 @@ class EpisodeTable:
             self._problem = ReplayBufferError(state_dict["problem"])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kernels": None}
+        return {**self.__dict__, "_kernels": None, "_arrays": [sent(array) for array in self._arrays.all()]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._arrays = TableArrays(*(received(array) for array in state["_arrays"]))
         self._bind()
 
 

@@ -43,7 +43,7 @@ class ConsumingSampler(Sampler):
         self.unused = 0
         """How many rows were overwritten that could still have been drawn."""
         self._count = torch.zeros(0, dtype=torch.int64)  # of each slot, how often it was drawn
-        self._place = torch.zeros(0, dtype=torch.int64)  # of each slot, where it is among those left, or -1
+        self._is_left = torch.zeros(0, dtype=torch.bool)  # of each slot, whether it can be drawn
         self._left = torch.zeros(0, dtype=torch.int64)  # the first `_n` are the slots that are left, in any order
         self._n = 0
 
@@ -62,7 +62,7 @@ class ConsumingSampler(Sampler):
         if not index.numel():
             return
         self._grow(int(index.max()) + 1)
-        self.unused += int((self._place[index] >= 0).sum())
+        self.unused += int(self._is_left[index].sum())
         self._add(index)
 
     def mark_update(self, index: Tensor) -> None:
@@ -71,10 +71,10 @@ class ConsumingSampler(Sampler):
 
     def _add(self, index: Tensor) -> None:
         self._count[index] = 0
-        new = index[self._place[index] < 0].unique()
+        new = index[~self._is_left[index]].unique()
         stop = self._n + new.numel()
         self._left[self._n : stop] = new
-        self._place[new] = torch.arange(self._n, stop)
+        self._is_left[new] = True
         self._n = stop
 
     def _grow(self, slots: int) -> None:
@@ -82,11 +82,11 @@ class ConsumingSampler(Sampler):
         if slots > have:
             more = max(slots, 2 * have) - have
             self._count = torch.cat([self._count, torch.zeros(more, dtype=torch.int64)])
-            self._place = torch.cat([self._place, torch.full((more,), -1)])
+            self._is_left = torch.cat([self._is_left, torch.zeros(more, dtype=torch.bool)])
             self._left = torch.cat([self._left, torch.zeros(more, dtype=torch.int64)])
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
-        """Up to `batch_size` different slots, int64 ``[B]``, with "sample_count" ``[B]``: how often each was drawn by now.
+        """Up to `batch_size` different slots, int64 ``[B]``, with "sample_count" ``[B]``: how often each was drawn.
 
         Raises:
             ReplayBufferError: no row is left.
@@ -123,11 +123,8 @@ class ConsumingSampler(Sampler):
         n = self._n - places.numel()
         tail = torch.arange(n, self._n)
         stays = tail[~torch.isin(tail, places)]
-        holes = places[places < n]
-        moved = self._left[stays]
-        self._left[holes] = moved
-        self._place[moved] = holes
-        self._place[gone] = -1
+        self._left[places[places < n]] = self._left[stays]
+        self._is_left[gone] = False
         self._n = n
 
     def state_dict(self) -> dict[str, Any]:
@@ -140,6 +137,6 @@ class ConsumingSampler(Sampler):
         self._n = state_dict["left"].numel()
         self._left = torch.zeros_like(self._count)
         self._left[: self._n] = state_dict["left"]
-        self._place = torch.full_like(self._count, -1)
-        self._place[self._left[: self._n]] = torch.arange(self._n)
+        self._is_left = torch.zeros_like(self._count, dtype=torch.bool)
+        self._is_left[state_dict["left"]] = True
         self.unused = int(state_dict["unused"])

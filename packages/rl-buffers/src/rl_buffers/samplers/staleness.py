@@ -1,4 +1,4 @@
-"""StalenessAwareSampler: prefers rows that recent versions of the policy wrote, and leaves out rows that are too old."""
+"""StalenessAwareSampler: prefers rows of recent versions of the policy, and leaves out those that are too old."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ class StalenessAwareSampler(Sampler):
         found = storage.entry(self.version_key, index)
         if found is None:
             raise KeyMissingError(
-                f"the rows have no entry {self.version_key!r} with the policy's version: have the collector write it, or "
-                "name another entry with version_key=..."
+                f"the rows have no entry {self.version_key!r} with the policy's version: have the collector write it, "
+                "or name another entry with version_key=..."
             )
         versions = found.reshape(index.numel(), -1)[:, 0].to("cpu", torch.int64)
         missing = int(index.max()) + 1 - self._versions.numel()
@@ -166,5 +166,9 @@ class StalenessAwareSampler(Sampler):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         """Go on with the saved versions."""
-        self._versions, self._newest, self._set = state_dict["versions"].clone(), state_dict["newest"], state_dict["set"]
+        self._versions, self._newest, self._set = (
+            state_dict["versions"].clone(),
+            state_dict["newest"],
+            state_dict["set"],
+        )
         self._unread = [state_dict["unread"].clone()] if state_dict["unread"].numel() else []

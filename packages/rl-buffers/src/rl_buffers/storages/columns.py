@@ -15,6 +15,7 @@ from rl_buffers.gather import RowGather
 from rl_buffers.gather_reference import check_slots
 from rl_buffers.plan import RowPlan
 from rl_buffers.rows import FlatRows, RowSchema, flatten, object_rows, stack_objects
+from rl_buffers.sent import SentTensor, received, sent
 from rl_buffers.storages.leading import Leading, by_step, leading_dims, objects_by_step
 from rl_buffers.write import RowWrite
 from rl_core.buffers import Block, Span, Storage
@@ -337,10 +338,20 @@ class ColumnStorage(Storage):
             raise CheckpointError("the state has another number of non-tensor values than of rows: it is damaged")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_rows": [], "_gather": None, "_write": None, "_plan": None}
+        kernels: dict[str, Any] = {"_rows": [], "_gather": None, "_write": None, "_plan": None}
+        return {**self.__dict__, **kernels, "_columns": self._columns_to_send()}
+
+    def _columns_to_send(self) -> list[SentTensor]:
+        steps = self._filled[0]
+        return [sent(column[:steps]) for column in self._columns]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._columns = []
+        for packed in state["_columns"]:
+            rows = received(packed)
+            self._columns.append(rows.new_empty((self.max_steps, *packed.shape[1:])))
+            self._columns[-1][: rows.shape[0]].copy_(rows)
         self._bind()
 
 

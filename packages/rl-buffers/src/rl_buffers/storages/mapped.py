@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rl_buffers.rows import RowSchema
+from rl_buffers.sent import SentTensor
 from rl_buffers.sharing import READY, STEPS, SharedNumbers
 from rl_buffers.storages.columns import ColumnStorage
 from rl_buffers.storages.row_folder import RowFolder
@@ -111,17 +112,16 @@ class MappedStorage(ColumnStorage):
         if self._folder is not None and self._folder.close is not None:
             self._folder.close()
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        return {**state, "_columns": []} if self._folder is not None else state
+    def _columns_to_send(self) -> list[SentTensor]:
+        return [] if self._folder is not None else super()._columns_to_send()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        super().__setstate__(state)
         if self._folder is not None:
             self._writer_process = 0
             if self.schema is not None:
                 self._columns = self._folder.open().columns
-        self._bind()
+                self._bind()
 
 
 def _only_tensors(schema: RowSchema) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl_buffers.sent import received, sent
 from rl_buffers.trees.engine import Draw, Engine, TreeStats
 from rl_buffers.trees.kernels import native_engine
 from rl_buffers.trees.layout import HEADER_WORDS, LEAF_WORDS, LOCK_WORD, MAX_CAPACITY, new_memory, tree_blocks
@@ -179,7 +180,11 @@ class PriorityTree:
 
     def __getstate__(self) -> dict[str, Any]:
         if not self.is_shared:  # a copy: handing a tensor to a process would share it
-            return {"capacity": self.capacity, "state": self.state_dict()}
+            state = self.state_dict()
+            return {
+                "capacity": self.capacity,
+                "state": {**state, **{name: sent(state[name]) for name in ("priority", "generation")}},
+            }
         lock = self._engine.lock if isinstance(self._engine, ReferenceEngine) else None
         return {"capacity": self.capacity, "memory": self.memory, "lock": lock}
 
@@ -192,7 +197,8 @@ class PriorityTree:
         self._engine = _engine(None)
         if "state" in state:
             self.memory = new_memory(self.capacity)
-            self.load_state_dict(state["state"])
+            packed = state["state"]
+            self.load_state_dict({**packed, **{name: received(packed[name]) for name in ("priority", "generation")}})
             return
         # A copy of a shared tree, made while it may have been in use.
         self.memory = state["memory"]

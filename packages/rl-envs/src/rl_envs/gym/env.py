@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_core import ArrayEnv, Bounded, Categorical, Columns, Composite, NonTensor, RowProgram, Unbounded
+from rl_core import Bounded, Categorical, Columns, Composite, NonTensor, RowProgram, Unbounded
 from rl_core.errors import EnvError
+from rl_envs.gym.backend import check_backend
 from rl_envs.gym.frame_skip import FrameSkip
+from rl_envs.gym.info_env import InfoReading
 from rl_envs.gym.library import gymnasium
 from rl_envs.gym.making import make_single, make_vector
 from rl_envs.gym.replay import Replay
@@ -24,7 +26,7 @@ from rl_envs.gym.vector import autoreset_mode, vector_program
 __all__ = ["GymEnv", "GymWrapper"]
 
 
-class GymWrapper(ArrayEnv):
+class GymWrapper(InfoReading):
     """A gymnasium environment (or vector environment, of any autoreset mode) as an rl-core environment.
 
     A Dict observation gives its keys, any other one "observation"; the action is "action", nested where its space is.
@@ -38,6 +40,11 @@ class GymWrapper(ArrayEnv):
         pixels_only: with ``from_pixels``, leave the other observations out.
         frame_skip: frames per step, on which the action is repeated and the rewards are summed.
         device: where tensors are moved; None leaves them on the CPU.
+        missing_obs_value: what stands for the last observation of an episode where a vector environment of the mode
+            SAME_STEP does not tell it; None refuses such an environment when that happens.
+
+    Values of ``info`` become entries where :meth:`set_info_dict_reader` or :meth:`auto_register_info_dict` asks for
+    them. An environment with a ``reward_space`` (a Box) has vector rewards, float32 ``[*B, K]``.
 
     Raises:
         EnvError: the environment cannot be used as it is; the message says what to change.
@@ -61,6 +68,7 @@ class GymWrapper(ArrayEnv):
         frame_skip: int = 1,
         device: torch.device | str | None = None,
         allow_done_after_reset: bool = False,
+        missing_obs_value: float | None = None,
     ) -> None:
         vector = isinstance(env, gymnasium.vector.VectorEnv)
         if not vector and not isinstance(env, gymnasium.Env):
@@ -70,15 +78,16 @@ class GymWrapper(ArrayEnv):
         )
         self._env = env
         self.name = _name_of(env)
-        self.from_pixels = from_pixels
-        self.autoreset_mode: Any = autoreset_mode(env) if vector and not self._serial else None
+        self.from_pixels, self.missing_obs_value = from_pixels, missing_obs_value
+        self.autoreset_mode = autoreset_mode(env) if vector and not self._serial else None
         self.simulator = self._with_frame_skip(env, frame_skip)
         self._reset_arguments = ResetArguments(env.num_envs if vector else None)
         self.was_reset = False
         # Which rows are inside an episode: plain bools where rows are visited one by one, an array where they are not.
         count = env.num_envs if vector else 1
-        self.running: Any = np.zeros(count, dtype=bool) if self.autoreset_mode is not None else [False] * count
-        self.waiting: dict[int, list[Any]] = {}
+        self.running = np.zeros(count, dtype=bool) if self.autoreset_mode is not None else [False] * count
+        self.waiting = {}
+        self.info_readers = []
         self._read_spaces(categorical_action_encoding, pixels_only)
         self.replay = self._new_replay()
 
@@ -117,7 +126,8 @@ class GymWrapper(ArrayEnv):
             observation_spec.set("pixels", self._pixel_spec())
         self.observation_spec = observation_spec
         self.full_action_spec = composite(self.action_leaves, batch)
-        self.reward_spec = Unbounded(shape=(*batch, 1), dtype=torch.float32)
+        self.reward_shape = _reward_shape(env.envs[0] if self._serial else env)
+        self.reward_spec = Unbounded(shape=(*batch, *(self.reward_shape or (1,))), dtype=torch.float32)
         flag = Categorical(2, shape=(*batch, 1), dtype=torch.bool)
         self.done_spec = Composite({name: flag.clone() for name in ("done", "terminated", "truncated")}, shape=batch)
 
@@ -250,6 +260,12 @@ class GymWrapper(ArrayEnv):
         return f"{type(self).__name__}({self.name}, batch_size={list(self.batch_size)}, device={self.device})"
 
 
+def _reward_shape(env: Any) -> tuple[int, ...]:
+    """The shape of vector rewards (as MO-Gymnasium has them); empty where a reward is one number."""
+    space = getattr(env.unwrapped, "reward_space", None)
+    return tuple(space.shape) if isinstance(space, gymnasium.spaces.Box) else ()
+
+
 def _name_of(env: Any) -> str:
     spec = getattr(env, "spec", None)
     return spec.id if spec is not None else type(env.unwrapped).__name__
@@ -266,6 +282,8 @@ class GymEnv(GymWrapper):
         pixels_only: as in :class:`GymWrapper`.
         frame_skip: as in :class:`GymWrapper`.
         device: as in :class:`GymWrapper`.
+        missing_obs_value: as in :class:`GymWrapper`.
+        backend: "gymnasium", the only one (None is the same).
         disable_env_checker: leave gymnasium's own checker out (it costs more than most simulators).
         vectorization_mode: "sync" (one after the other in this process), "async" (one process each) or
             "vector_entry_point" (the environment's own vector class).
@@ -293,10 +311,13 @@ class GymEnv(GymWrapper):
         device: torch.device | str | None = None,
         disable_env_checker: bool = True,
         allow_done_after_reset: bool = False,
+        missing_obs_value: float | None = None,
+        backend: Any = None,
         vectorization_mode: str = "sync",
         vector_kwargs: dict[str, Any] | None = None,
         **gym_make_kwargs: Any,
     ) -> None:
+        check_backend(backend)
         if from_pixels:
             gym_make_kwargs.setdefault("render_mode", "rgb_array")
         if num_envs:
@@ -318,4 +339,5 @@ class GymEnv(GymWrapper):
             frame_skip=frame_skip,
             device=device,
             allow_done_after_reset=allow_done_after_reset,
+            missing_obs_value=missing_obs_value,
         )

@@ -10,7 +10,7 @@ import numpy as np
 from rl_core import Columns, RowProgram
 from rl_envs.gym.library import gymnasium
 from rl_envs.gym.rows import action_reader, bind_parts, check_rows, item_rows, observation_writer
-from rl_envs.gym.single import bind_replay, check_reward, not_running
+from rl_envs.gym.single import bind_replay, check_reward, not_running, reward_rows
 
 if TYPE_CHECKING:
     from rl_envs.gym.env import GymWrapper
@@ -28,8 +28,10 @@ def serial_program(sim: GymWrapper, columns: Columns) -> RowProgram:
     steppers = [env.step for env in envs]
     parts = [bind_parts(sim.observation_leaves, columns, index) for index in range(len(envs))]
     writers = [_writer(sim, columns, index, parts[index]) for index in range(len(envs))]
+    info_writers = [sim.info_writer(columns, index) for index in range(len(envs))]
     read = batch_reader(sim, columns, len(envs))
-    reward, terminated, truncated = (item_rows(columns[name]) for name in ("reward", "terminated", "truncated"))
+    terminated, truncated = item_rows(columns["terminated"]), item_rows(columns["truncated"])
+    reward, shape = reward_rows(sim, columns), sim.reward_shape
     replay, seen, record = bind_replay(sim, columns)
     running, name, one_row = sim.running, sim.name, columns.n_steps == 1
     fresh, unseen, to_number = True, True, None
@@ -44,12 +46,15 @@ def serial_program(sim: GymWrapper, columns: Columns) -> RowProgram:
                     raise not_running(sim)
                 reward[t, index] = 0.0  # the other rows of this column still hold the end of the episode
                 continue
-            observation, gain, ended, cut, _ = steppers[index](action)
+            observation, gain, ended, cut, info = steppers[index](action)
             seen[index] = observation
             if fresh:
                 check_rows(name, parts[index], observation)
-                to_number = to_number or check_reward(name, gain)
+                to_number = to_number or check_reward(name, gain, shape)
             writers[index](after, observation)
+            write_info = info_writers[index]
+            if write_info is not None:
+                write_info(after, info)
             reward[t, index] = gain if to_number is None else to_number(gain)
             terminated[after, index] = ended
             truncated[after, index] = cut
@@ -64,11 +69,14 @@ def serial_program(sim: GymWrapper, columns: Columns) -> RowProgram:
         seeds, options = sim.next_seeds(chosen), sim.next_options()
         for index in chosen:
             replay.begin(index, seeds[index], options)
-            observation, _ = envs[index].reset(seed=seeds[index], options=options)
+            observation, info = envs[index].reset(seed=seeds[index], options=options)
             seen[index] = observation
             if unseen:
                 check_rows(name, parts[index], observation)
             writers[index](t, observation)
+            write_info = info_writers[index]
+            if write_info is not None:
+                write_info(t, info)
             running[index] = True
         unseen = False
 

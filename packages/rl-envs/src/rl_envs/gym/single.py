@@ -15,7 +15,7 @@ from rl_envs.gym.rows import action_reader, bind_parts, check_rows, item_rows, o
 if TYPE_CHECKING:
     from rl_envs.gym.env import GymWrapper
 
-__all__ = ["bind_replay", "check_reward", "not_running", "scalar_reward", "single_program"]
+__all__ = ["bind_replay", "check_reward", "not_running", "reward_rows", "scalar_reward", "single_program"]
 
 
 def single_program(sim: GymWrapper, columns: Columns) -> RowProgram:
@@ -24,9 +24,11 @@ def single_program(sim: GymWrapper, columns: Columns) -> RowProgram:
     parts = bind_parts(sim.observation_leaves, columns)
     read = action_reader(sim.gym_action_space, sim.action_leaves, columns)
     write = _with_pixels(sim, columns, observation_writer(parts))
-    reward, terminated, truncated = (item_rows(columns[name]) for name in ("reward", "terminated", "truncated"))
+    terminated, truncated = item_rows(columns["terminated"]), item_rows(columns["truncated"])
+    reward = reward_rows(sim, columns)
     running, name = sim.running, sim.name
     replay, seen, record = bind_replay(sim, columns)
+    write_info = sim.info_writer(columns)
     fresh, unseen, to_number = True, True, None
 
     def step(t: int) -> None:
@@ -34,13 +36,15 @@ def single_program(sim: GymWrapper, columns: Columns) -> RowProgram:
         if not running[0]:
             raise not_running(sim)
         record(t)
-        observation, gain, ended, cut, _ = step_env(read(t))
+        observation, gain, ended, cut, info = step_env(read(t))
         seen[0] = observation
         if fresh:
             check_rows(name, parts, observation)
-            to_number = check_reward(name, gain)
+            to_number = check_reward(name, gain, sim.reward_shape)
             fresh = False
         write(t + 1, observation)
+        if write_info is not None:
+            write_info(t + 1, info)
         reward[t] = gain if to_number is None else to_number(gain)
         terminated[t + 1] = ended
         truncated[t + 1] = cut
@@ -54,12 +58,14 @@ def single_program(sim: GymWrapper, columns: Columns) -> RowProgram:
             return
         seed, options = sim.next_seeds()[0], sim.next_options()
         replay.begin(0, seed, options)
-        observation, _ = reset_env(seed=seed, options=options)
+        observation, info = reset_env(seed=seed, options=options)
         seen[0] = observation
         if unseen:
             check_rows(name, parts, observation)
             unseen = False
         write(t, observation)
+        if write_info is not None:
+            write_info(t, info)
         running[0] = True
 
     return RowProgram(step, reset)
@@ -95,18 +101,27 @@ def not_running(sim: GymWrapper) -> EnvError:
     )
 
 
-def check_reward(name: str, gain: Any) -> Callable[[Any], float] | None:
+def reward_rows(sim: GymWrapper, columns: Columns) -> Any:
+    """Where rewards are written: numbers, or the rows of vectors where the environment has a ``reward_space``."""
+    return columns["reward"] if sim.reward_shape else item_rows(columns["reward"])
+
+
+def check_reward(name: str, gain: Any, shape: tuple[int, ...] = ()) -> Callable[[Any], float] | None:
     """How a reward becomes one number: None where numpy and Python do it alone.
 
     Raises:
-        EnvError: the reward is not one number.
+        EnvError: the reward is not one number, or not a vector of the shape of the environment's reward space.
     """
+    if shape:
+        if np.shape(gain) != shape:
+            raise EnvError(f"{name} gave a reward of shape {np.shape(gain)}; its reward_space says {shape}")
+        return None
     if not np.ndim(gain):
         return None
     if np.size(gain) != 1:
         raise EnvError(
             f"{name} gave a reward of shape {np.shape(gain)}; one number is expected. Combine its parts in a "
-            "gymnasium.RewardWrapper"
+            "gymnasium.RewardWrapper, or give the environment a reward_space (a Box) to keep them as a vector"
         )
     return scalar_reward
 

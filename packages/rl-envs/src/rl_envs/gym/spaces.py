@@ -18,7 +18,7 @@ from rl_envs.gym import choices as choices  # registers its conversions
 from rl_envs.gym.conversions import Decoder, Encoder, conversion_of
 from rl_envs.gym.library import gymnasium
 
-__all__ = ["Leaf", "composite", "gym_to_spec", "leaves_of"]
+__all__ = ["Leaf", "batched_spec", "composite", "gym_to_spec", "leaves_of", "observation_leaves"]
 
 _RESERVED = ("action", "reward", "done", "terminated", "truncated", "next")
 
@@ -87,11 +87,12 @@ def composite(leaves: Sequence[Leaf], batch: torch.Size) -> Composite:
     """The specs of leaves with batch dimensions in front."""
     spec = Composite(shape=batch)
     for leaf in leaves:
-        spec.set(leaf.key, _batched(leaf.spec, batch))
+        spec.set(leaf.key, batched_spec(leaf.spec, batch))
     return spec
 
 
-def _batched(spec: TensorSpec, batch: torch.Size) -> TensorSpec:
+def batched_spec(spec: TensorSpec, batch: torch.Size) -> TensorSpec:
+    """The spec of a batch of environments from that of one."""
     if isinstance(spec, NonTensor):
         return spec.replace(shape=batch, batched=len(batch) > 0)
     return spec.expand(*batch, *spec.shape) if len(batch) else spec

@@ -1,0 +1,1 @@
+"""A replay buffer in a Ray actor, for processes on one machine or on many."""

@@ -1,0 +1,1 @@
+"""dm_control and other dm_env environments."""

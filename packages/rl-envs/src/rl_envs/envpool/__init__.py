@@ -1,0 +1,1 @@
+"""EnvPool: environments stepped in C++ threads."""

@@ -1,0 +1,1 @@
+"""Simulators written in JAX: Brax and Jumanji."""

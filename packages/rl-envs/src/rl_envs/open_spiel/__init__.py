@@ -1,0 +1,1 @@
+"""OpenSpiel: games in which players take turns."""

@@ -1,0 +1,1 @@
+"""Simulators that step batches of torch tensors."""
