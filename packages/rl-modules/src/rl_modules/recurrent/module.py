@@ -79,7 +79,8 @@ class RecurrentModule(StateCarrier, PolicyModule):
         """One state ``[layers, hidden]`` for each state key, zero at the start."""
         network = self.network
         shape = (network.num_layers, network.hidden_size)
-        dtype = network.weight_ih_l0.dtype  # a frozen target has buffers in the place of parameters
+        weights = (*network.parameters(), *network.buffers())  # a frozen target has buffers in place of parameters
+        dtype = weights[0].dtype
         return CarriedState({key: Unbounded(shape=shape, dtype=dtype) for key in self._states}, [self._init_key])
 
     def reads_sequences(self) -> bool:
