@@ -7,7 +7,7 @@ from collections.abc import Callable
 from rl_core import RowRunner
 from rl_envs import CartPoleEnv, GymEnv
 
-_MODES = {"gym": "sync", "async": "async", "vector": "vector_entry_point"}
+_MODES = {"gym": "sync", "vector": "vector_entry_point"}
 
 
 def build(kind: str, n_envs: int, steps: int) -> Callable[[], object]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import gymnasium
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 
 def build(kind: str, n_envs: int, steps: int) -> Callable[[], None]:
-    """One repetition takes ``steps`` steps of ``n_envs`` environments; kinds that gymnasium has not are its sync loop."""
+    """One repetition takes ``steps`` steps of ``n_envs`` environments, of the vector entry point or of single ones."""
     env = _make(kind, n_envs)
     env.reset(seed=0)
     sample, step = env.action_space.sample, env.step
@@ -25,4 +25,4 @@ def _make(kind: str, n_envs: int) -> VectorEnv:
     if kind == "vector":
         return gymnasium.make_vec("CartPole-v1", n_envs, vectorization_mode="vector_entry_point")
     makers = [lambda: gymnasium.make("CartPole-v1", disable_env_checker=True)] * n_envs
-    return AsyncVectorEnv(makers) if kind == "async" else SyncVectorEnv(makers)
+    return SyncVectorEnv(makers)

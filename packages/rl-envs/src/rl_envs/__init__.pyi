@@ -23,11 +23,6 @@ from .gym.info import default_info_dict_reader as default_info_dict_reader
 from .gym.row_resets import register_row_reset as register_row_reset
 from .gym.spaces import gym_to_spec as gym_to_spec
 from .gym.spec_to_space import spec_to_space as spec_to_space
-from .jax_envs.brax import BraxEnv as BraxEnv
-from .jax_envs.brax import BraxWrapper as BraxWrapper
-from .jax_envs.env import JaxEnv as JaxEnv
-from .jax_envs.jumanji import JumanjiEnv as JumanjiEnv
-from .jax_envs.jumanji import JumanjiWrapper as JumanjiWrapper
 from .model_based.dreamer import DreamerEnv as DreamerEnv
 from .model_based.imagined import ImaginedEnv as ImaginedEnv
 from .transforms.action_discretizer import ActionDiscretizer as ActionDiscretizer
