@@ -11,7 +11,9 @@ import torch
 from rl_core import TransformedEnv, check_env_specs, registry
 from rl_core.errors import EnvError, UnknownNameError
 from rl_core.testing import EnvKit
-from rl_envs import BraxEnv, BraxWrapper, JumanjiEnv, StepCounter
+from rl_envs import StepCounter
+from rl_envs.jax_envs.brax import BraxEnv, BraxWrapper
+from rl_envs.jax_envs.jumanji import JumanjiEnv
 from rl_envs.jax_envs.env import to_torch
 
 
