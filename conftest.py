@@ -1,7 +1,11 @@
-"""What pytest leaves alone: an example is a script, so importing it (as ``--doctest-modules`` would) runs it."""
+"""What pytest leaves alone: scripts, which importing (as ``--doctest-modules`` would) runs, and adapters of JAX.
+
+JAX is no part of the everyday environment; the adapters' tests are in ``tests-heavy``.
+"""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 EXAMPLES = Path(__file__).resolve().parent / "examples"
@@ -9,5 +13,7 @@ EXAMPLES = Path(__file__).resolve().parent / "examples"
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Skip scripts of ``examples/``; its test files are collected as usual."""
+    if collection_path.name == "jax_envs" and find_spec("jax") is None:
+        return True
     script = collection_path.suffix == ".py" and not collection_path.name.startswith(("test_", "conftest"))
     return True if script and EXAMPLES in collection_path.parents else None

@@ -8,7 +8,7 @@ import torch
 
 from rl_core.errors import EnvError
 from rl_core.registry import unknown_id
-from rl_envs.envpool.library import envpool
+from rl_envs.envpool.library import envpool_module
 from rl_envs.envpool.pool import PoolVector
 from rl_envs.gym.env import GymWrapper
 
@@ -69,6 +69,7 @@ class EnvPoolEnv(EnvPoolWrapper):
 
     Raises:
         UnknownNameError: no such task.
+        PluginNotInstalledError: EnvPool is not installed.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class EnvPoolEnv(EnvPoolWrapper):
             raise EnvError(f"EnvPool steps at least one environment; got num_envs={num_envs}")
         if "batch_size" in pool_kwargs:
             raise EnvError("a batch needs all environments at every step; leave batch_size out")
-        known = envpool.list_all_envs()
+        known = envpool_module().list_all_envs()
         if env_name not in known:
             raise unknown_id("envpool", env_name, known)
         super().__init__(PoolVector(env_name, num_envs, pool_kwargs), categorical_action_encoding, device=device)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rl_core.errors import EnvError
-from rl_envs.envpool.library import envpool
+from rl_envs.envpool.library import envpool_module
 from rl_envs.gym.library import gymnasium
 
 __all__ = ["PoolVector"]
@@ -39,7 +39,7 @@ class PoolVector(gymnasium.vector.VectorEnv):
             num_envs = _checked(name)
             observed, self.single_action_space = name.observation_space, name.action_space
         else:
-            spec = envpool.make_spec(name, **{"num_envs": num_envs, **self.kwargs})
+            spec = envpool_module().make_spec(name, **{"num_envs": num_envs, **self.kwargs})
             observed, self.single_action_space = spec.gymnasium_observation_space, spec.gymnasium_action_space
         self.single_observation_space = _unbounded(observed)
         self.num_envs = num_envs
@@ -73,7 +73,8 @@ class PoolVector(gymnasium.vector.VectorEnv):
         if self.pool is None or seed is not None:
             self._shut()
             number = {} if seed is None else {"seed": int(seed)}
-            self.pool = envpool.make_gymnasium(self.name, **{"num_envs": self.num_envs, **self.kwargs, **number})
+            options = {"num_envs": self.num_envs, **self.kwargs, **number}
+            self.pool = envpool_module().make_gymnasium(self.name, **options)
 
     def _shut(self) -> None:
         if self.pool is not None:

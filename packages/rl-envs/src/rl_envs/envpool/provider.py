@@ -18,18 +18,18 @@ class EnvPoolProvider:
 
     def ids(self) -> list[str]:
         """Every task of the installed EnvPool."""
-        from rl_envs.envpool.library import envpool
+        from rl_envs.envpool.library import envpool_module
 
-        return sorted(envpool.list_all_envs())
+        return sorted(envpool_module().list_all_envs())
 
     def describe(self, id: str) -> dict[str, Any]:
         """The specs and the options of the pool."""
-        from rl_envs.envpool.library import envpool
+        from rl_envs.envpool.library import envpool_module
 
         env = self.make(id)
         return {
             "id": id,
             "observation spec": str(env.observation_spec),
             "action spec": str(env.action_spec),
-            "options": dict(envpool.make_spec(id).config._asdict()),
+            "options": dict(envpool_module().make_spec(id).config._asdict()),
         }

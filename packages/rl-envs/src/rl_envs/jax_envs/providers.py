@@ -8,10 +8,10 @@ __all__ = ["BraxProvider", "JumanjiProvider"]
 
 
 class BraxProvider:
-    """Makes :class:`rl_envs.BraxEnv`."""
+    """Makes :class:`rl_envs.jax_envs.brax.BraxEnv`."""
 
     def make(self, id: str, **kwargs: Any) -> Any:
-        """Build the environment; keyword arguments are those of :class:`rl_envs.BraxEnv`."""
+        """Build the environment; keyword arguments are those of :class:`rl_envs.jax_envs.brax.BraxEnv`."""
         from rl_envs.jax_envs.brax import BraxEnv
 
         return BraxEnv(id, **kwargs)
@@ -28,10 +28,10 @@ class BraxProvider:
 
 
 class JumanjiProvider:
-    """Makes :class:`rl_envs.JumanjiEnv`."""
+    """Makes :class:`rl_envs.jax_envs.jumanji.JumanjiEnv`."""
 
     def make(self, id: str, **kwargs: Any) -> Any:
-        """Build the environment; keyword arguments are those of :class:`rl_envs.JumanjiEnv`."""
+        """Build the environment; keyword arguments are those of :class:`rl_envs.jax_envs.jumanji.JumanjiEnv`."""
         from rl_envs.jax_envs.jumanji import JumanjiEnv
 
         return JumanjiEnv(id, **kwargs)

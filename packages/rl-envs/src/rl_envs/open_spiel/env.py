@@ -11,7 +11,7 @@ import torch
 from rl_core import ArrayEnv, Binary, Categorical, Columns, Composite, OneHot, RowProgram, Unbounded, spawn_seeds
 from rl_core.errors import CheckpointError, EnvError
 from rl_core.registry import unknown_id
-from rl_envs.open_spiel.library import pyspiel
+from rl_envs.open_spiel.library import pyspiel_module
 from rl_envs.open_spiel.table import Table
 
 __all__ = ["OpenSpielEnv", "OpenSpielWrapper"]
@@ -48,7 +48,7 @@ class OpenSpielWrapper(ArrayEnv):
         information_state: bool | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        if not isinstance(game, pyspiel.Game):
+        if not isinstance(game, pyspiel_module().Game):
             raise TypeError(f"OpenSpielWrapper takes a pyspiel.Game, got {type(game).__name__}")
         if num_envs < 0:
             raise ValueError(f"num_envs is the number of games, 0 for a single one; got {num_envs}")
@@ -205,7 +205,7 @@ class OpenSpielWrapper(ArrayEnv):
 
 
 def _refuse_simultaneous(game: Any, name: str) -> None:
-    if game.get_type().dynamics != pyspiel.GameType.Dynamics.SEQUENTIAL:
+    if game.get_type().dynamics != pyspiel_module().GameType.Dynamics.SEQUENTIAL:
         raise EnvError(
             f"the players of {name} do not take turns; OpenSpielEnv({name!r}, turn_based=True) lets them choose one "
             "after the other, without seeing it (pyspiel.convert_to_turn_based)"
@@ -234,9 +234,11 @@ class OpenSpielEnv(OpenSpielWrapper):
 
     Raises:
         UnknownNameError: no such game.
+        PluginNotInstalledError: OpenSpiel is not installed.
     """
 
     def __init__(self, game_string: str, *, turn_based: bool = False, **wrapper_kwargs: Any) -> None:
+        pyspiel = pyspiel_module()
         known = pyspiel.registered_names()
         if game_string.partition("(")[0] not in known:
             raise unknown_id("open_spiel", game_string, known)

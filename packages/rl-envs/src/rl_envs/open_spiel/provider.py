@@ -18,18 +18,18 @@ class OpenSpielProvider:
 
     def ids(self) -> list[str]:
         """Every game of the installed OpenSpiel."""
-        from rl_envs.open_spiel.library import pyspiel
+        from rl_envs.open_spiel.library import pyspiel_module
 
-        return sorted(pyspiel.registered_names())
+        return sorted(pyspiel_module().registered_names())
 
     def describe(self, id: str) -> dict[str, Any]:
         """The players, the actions and the kind of the game."""
         from rl_core.registry import unknown_id
-        from rl_envs.open_spiel.library import pyspiel
+        from rl_envs.open_spiel.library import pyspiel_module
 
-        if id.partition("(")[0] not in pyspiel.registered_names():
+        if id.partition("(")[0] not in pyspiel_module().registered_names():
             raise unknown_id("open_spiel", id, self.ids())
-        game = pyspiel.load_game(id)
+        game = pyspiel_module().load_game(id)
         kind = game.get_type()
         return {
             "id": id,
