@@ -45,7 +45,7 @@ def build(
     if task == "add":
         row = tensordict(kind, 1)[0]
         return lambda: buffer.add(row)
-    folder = Path(tempfile.mkdtemp(prefix="rl-bench-")) / "saved"
+    folder = Path(tempfile.gettempdir()) / "rl-bench-ours"
 
     def save_and_load() -> None:
         buffer.dumps(folder)

@@ -46,7 +46,8 @@ def _extend(leaves: list[torch.Tensor], data: dict[str, object]) -> Callable[[],
 
 
 def _copy(size: int) -> Callable[[], object]:
-    folder = Path(tempfile.mkdtemp(prefix="rl-bench-"))
+    folder = Path(tempfile.gettempdir()) / "rl-bench-copy"
+    folder.mkdir(exist_ok=True)
     (folder / "one").write_bytes(os.urandom(1 << 20) * (size >> 20))
 
     def copy() -> None:

@@ -30,7 +30,7 @@ def build(task: str, kind: str = "state", capacity: int = 10**6, batch: int = 25
     if task == "add":
         row = tensordict(kind, 1)[0]
         return lambda: buffer.add(row)
-    folder = Path(tempfile.mkdtemp(prefix="rl-bench-")) / "saved"
+    folder = Path(tempfile.gettempdir()) / "rl-bench-torchrl"
 
     def save_and_load() -> None:
         buffer.dumps(folder)

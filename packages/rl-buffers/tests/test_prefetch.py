@@ -272,8 +272,9 @@ def test_a_pickled_buffer_goes_on_as_the_original():
         assert torch.equal(buffer.sample()["x"], copy.sample()["x"])
 
 
-def sample_in_a_process(buffer, connection) -> None:
-    connection.send([buffer.sample()["x"].tolist() for _ in range(5)])
+def sample_in_a_process(connection, *buffers) -> None:
+    for buffer in buffers:
+        connection.send([buffer.sample()["x"].tolist() for _ in range(5)])
     connection.close()
 
 
@@ -285,23 +286,20 @@ def test_other_processes_go_on_as_the_original(method):
     done = (torch.arange(20) % 5 == 4).unsqueeze(-1)
     context = multiprocessing.get_context(method)
     samplers = [PrioritizedSampler(100, alpha=0.5, beta=0.5), SliceSampler(slice_len=2), SamplerWithoutReplacement()]
-    running = []
-    for sampler in samplers:
-        buffer = make(2, sampler)
+    buffers = [make(2, sampler) for sampler in samplers]
+    for buffer in buffers:
         buffer.extend(rows(0, 20).set("next", TensorDict({"done": done}, [20])))
         buffer.sample()
-        here, there = context.Pipe(duplex=False)
-        process = context.Process(target=sample_in_a_process, args=(buffer, there))
-        process.start()
-        there.close()
-        running.append((buffer, here, process))
-    for buffer, here, process in running:
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=sample_in_a_process, args=(there, *buffers))
+    process.start()
+    there.close()
+    for buffer in buffers:
         assert here.poll(100), "the process gave no batches"
-        found = here.recv()
-        process.join(60)
-        assert process.exitcode == 0
-        assert found == [buffer.sample()["x"].tolist() for _ in range(5)]
+        assert here.recv() == [buffer.sample()["x"].tolist() for _ in range(5)]
         assert buffer[:]["x"].tolist() == list(range(20))
+    process.join(60)
+    assert process.exitcode == 0
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
@@ -313,7 +311,7 @@ def test_forks_amid_the_work_of_the_threads_leave_no_lock_taken():
         for _ in range(3):
             buffer.sample()
         here, there = context.Pipe(duplex=False)
-        process = context.Process(target=sample_in_a_process, args=(buffer, there))
+        process = context.Process(target=sample_in_a_process, args=(there, buffer))
         process.start()
         there.close()
         assert here.poll(60), "the forked process hangs"
