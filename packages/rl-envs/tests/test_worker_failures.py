@@ -223,6 +223,11 @@ while True:
 """
 
 
+def _heed_interrupts():
+    """A test run in the background of a shell ignores SIGINT, and hands that on to its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize(("method", "how"), [("spawn", signal.SIGINT), ("fork", signal.SIGKILL)])
 def test_an_interrupt_or_the_end_of_the_parent_ends_the_workers(tmp_path, method, how):
     """A script without a main guard, whose workers get the interrupt of the keyboard as well."""
@@ -234,6 +239,7 @@ def test_an_interrupt_or_the_end_of_the_parent_ends_the_workers(tmp_path, method
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=_heed_interrupts,
     )
     assert process.stdout is not None
     word, *pids = process.stdout.readline().split()
