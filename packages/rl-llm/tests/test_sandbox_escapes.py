@@ -59,10 +59,20 @@ def processes_with(token: str) -> list[str]:
 
 
 def own_children() -> set[str]:
+    """Children of this process, without those that other tests' libraries keep for its whole life."""
     found: set[str] = set()
     for path in glob.glob("/proc/self/task/*/children"):
         found |= set(Path(path).read_text().split())
-    return found
+    return found - _LASTING
+
+
+_LASTING: set[str] = set()
+
+
+@pytest.fixture(autouse=True)
+def _children_that_were_there_before():
+    _LASTING.clear()
+    _LASTING.update(own_children())
 
 
 def test_a_secret_of_the_parents_environment_is_nowhere_to_be_found(sandbox, monkeypatch):

@@ -87,7 +87,7 @@ def test_vtrace_equals_the_sum_of_the_paper(compiled_kernel, series, gamma, rho_
         if not compiled_kernel:
             patch.setattr(native, "library", lambda: None)
         result = R.vtrace_advantage_estimate(
-            discount, *columns(series), rho_thresh=rho_bar, c_thresh=torch.tensor(c_bar)
+            discount, *columns(series), rho_thresh=rho_bar, c_thresh=torch.tensor(c_bar, dtype=torch.float64)
         )
     for one, other in zip(result, expected, strict=True):
         torch.testing.assert_close(one, other)
