@@ -9,74 +9,26 @@ the mean of our final returns is not below the mean of theirs minus their standa
 from __future__ import annotations
 
 import argparse
-import csv
 import json
-from collections import defaultdict
-from dataclasses import dataclass
+import sys
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from _curves import Curves, costs, read, spread  # noqa: E402 (the folder above)
+
 LAST = 0.2
-
-
-@dataclass
-class Curve:
-    """One run: frames and the mean returns of evaluations."""
-
-    frames: list[float]
-    returns: list[float]
-
-    @classmethod
-    def read(cls, file: Path) -> Curve:
-        """Of a CSV."""
-        with file.open(newline="", encoding="utf-8") as stream:
-            rows = list(csv.DictReader(stream))
-        return cls([float(row["frames"]) for row in rows], [float(row["return"]) for row in rows])
-
-    @property
-    def final(self) -> float:
-        """The mean return over the last part of the frames."""
-        since = (1 - LAST) * self.frames[-1]
-        return mean(value for frames, value in zip(self.frames, self.returns, strict=True) if frames > since)
-
-
-Curves = dict[str, list[Curve]]
-"""The runs of one experiment, by contender."""
-
-
-def read(folder: Path) -> dict[str, Curves]:
-    """All runs, by experiment."""
-    found: dict[str, Curves] = defaultdict(lambda: defaultdict(list))
-    for file in sorted(folder.glob("*/*-seed*.csv")):
-        found[file.parent.name][file.stem.rpartition("-seed")[0]].append(Curve.read(file))
-    if not found:
-        raise SystemExit(f"no curves in {folder}; run.py writes them")
-    return found
-
-
-def costs(folder: Path) -> dict[tuple[str, str], float]:
-    """The mean processor seconds of a run, by experiment and contender."""
-    seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
-    file = folder / "cost.csv"
-    for name, value in csv.reader(file.read_text(encoding="utf-8").splitlines()) if file.is_file() else []:
-        experiment, _, run = name.partition("/")
-        seconds[experiment, run.rpartition("-seed")[0]].append(float(value))
-    return {key: mean(values) for key, values in seconds.items()}
-
-
-def spread(values: list[float]) -> float:
-    """Their standard deviation, 0 for a single one."""
-    return stdev(values) if len(values) > 1 else 0.0
 
 
 def summary(found: dict[str, Curves], cost: dict[tuple[str, str], float]) -> list[dict[str, object]]:
     """One entry for each experiment and contender, ours first."""
     entries: list[dict[str, object]] = []
     for experiment, curves in sorted(found.items()):
-        ours = [curve.final for curve in curves.get("ours", [])]
+        ours = [curve.final(LAST) for curve in curves.get("ours", [])]
         for contender in sorted(curves, key=lambda name: (name != "ours", name)):
-            finals = [curve.final for curve in curves[contender]]
+            finals = [curve.final(LAST) for curve in curves[contender]]
             compared = contender != "ours" and bool(ours)
             entries.append(
                 {

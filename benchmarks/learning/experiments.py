@@ -1,4 +1,7 @@
-"""What is trained: each experiment is a recipe of ours on a task, and the same algorithm of a peer."""
+"""What is trained: each experiment is a recipe of ours on a task, and the same algorithm of a peer.
+
+Our dqn, c51 and qr_dqn let the step size fall on CartPole; the peer keeps it constant.
+"""
 
 from __future__ import annotations
 

@@ -9,74 +9,24 @@ final returns is not below the mean of theirs minus their standard deviation ove
 from __future__ import annotations
 
 import argparse
-import csv
-from collections import defaultdict
-from dataclasses import dataclass
+import sys
 from itertools import pairwise
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 
 HERE = Path(__file__).resolve().parent
-BINS = 20
+sys.path.insert(0, str(HERE.parent))
+
+from _curves import Curve, Curves, costs, read, spread  # noqa: E402 (the folder above)
+
+BINS, LAST = 20, 0.1
 
 
-@dataclass
-class Curve:
-    """One run: frames and returns."""
-
-    frames: list[float]
-    returns: list[float]
-
-    @classmethod
-    def read(cls, file: Path) -> Curve:
-        """Of a CSV."""
-        with file.open(newline="", encoding="utf-8") as stream:
-            rows = list(csv.DictReader(stream))
-        return cls([float(row["frames"]) for row in rows], [float(row["return"]) for row in rows])
-
-    @property
-    def final(self) -> float:
-        """The mean return over the last tenth of the frames."""
-        return mean(self._between(0.9 * self.frames[-1], self.frames[-1]))
-
-    def binned(self, bins: int) -> list[float]:
-        """The mean return of each of so many equal parts of the run; nan where no episode ended."""
-        edges = [self.frames[-1] * i / bins for i in range(bins + 1)]
-        parts = [self._between(low, high) for low, high in pairwise(edges)]
-        return [mean(part) if part else float("nan") for part in parts]
-
-    def _between(self, low: float, high: float) -> list[float]:
-        pairs = zip(self.frames, self.returns, strict=True)
-        return [value for frames, value in pairs if low < frames <= high]
-
-
-Curves = dict[str, list[Curve]]
-"""The runs of one task and algorithm, by contender."""
-
-
-def read(folder: Path) -> dict[str, Curves]:
-    """All runs, by "TASK-ALGORITHM"."""
-    found: dict[str, Curves] = defaultdict(lambda: defaultdict(list))
-    for file in sorted(folder.glob("*/*-seed*.csv")):
-        found[file.parent.name][file.stem.rpartition("-seed")[0]].append(Curve.read(file))
-    if not found:
-        raise SystemExit(f"no curves in {folder}; run.py writes them")
-    return found
-
-
-def costs(folder: Path) -> dict[tuple[str, str], float]:
-    """The mean processor seconds of a run, by experiment and contender."""
-    seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
-    file = folder / "cost.csv"
-    for name, value in csv.reader(file.read_text(encoding="utf-8").splitlines()) if file.is_file() else []:
-        experiment, _, run = name.partition("/")
-        seconds[experiment, run.rpartition("-seed")[0]].append(float(value))
-    return {key: mean(values) for key, values in seconds.items()}
-
-
-def spread(values: list[float]) -> float:
-    """Their standard deviation, 0 for a single one."""
-    return stdev(values) if len(values) > 1 else 0.0
+def binned(curve: Curve, bins: int) -> list[float]:
+    """The mean return of each of so many equal parts of the run; nan where no episode ended."""
+    edges = [curve.frames[-1] * i / bins for i in range(bins + 1)]
+    parts = [curve.between(low, high) for low, high in pairwise(edges)]
+    return [mean(part) if part else float("nan") for part in parts]
 
 
 def table(found: dict[str, Curves], cost: dict[tuple[str, str], float]) -> list[str]:
@@ -84,9 +34,9 @@ def table(found: dict[str, Curves], cost: dict[tuple[str, str], float]) -> list[
     lines = ["| task, algorithm | contender | seeds | frames | final return | ours keep up | CPU s |"]
     lines.append("|---|---|---:|---:|---:|---|---:|")
     for experiment, curves in found.items():
-        ours = [curve.final for curve in curves.get("ours", [])]
+        ours = [curve.final(LAST) for curve in curves.get("ours", [])]
         for contender in sorted(curves, key=lambda name: (name != "ours", name)):
-            finals = [curve.final for curve in curves[contender]]
+            finals = [curve.final(LAST) for curve in curves[contender]]
             verdict = "-"
             if contender != "ours" and ours:
                 verdict = "yes" if mean(ours) >= mean(finals) - spread(finals) else "no"
@@ -109,7 +59,7 @@ def figure(found: dict[str, Curves], file: Path) -> None:
     for axis, (experiment, curves) in zip(axes[0], found.items(), strict=True):
         for contender, runs in sorted(curves.items(), key=lambda item: (item[0] != "ours", item[0])):
             bins = min(BINS, min(len(run.frames) for run in runs))
-            columns = list(zip(*(run.binned(bins) for run in runs), strict=True))
+            columns = list(zip(*(binned(run, bins) for run in runs), strict=True))
             end = max(run.frames[-1] for run in runs)
             x = [end * (i + 1) / bins for i in range(bins)]
             middle, width = [mean(column) for column in columns], [spread(list(column)) for column in columns]
