@@ -1,6 +1,6 @@
 """Sum up the curves that run.py left: a table of final returns, whether ours keep up, a figure, and all of it as JSON.
 
-    python benchmarks/learning/compare.py [OUT]
+    python benchmarks/learning/compare.py [OUT] [--into FOLDER]
 
 The final return of a run is the mean of its evaluations in the last fifth of its frames. Ours keep up with a peer where
 the mean of our final returns is not below the mean of theirs minus their standard deviation over seeds.
@@ -90,12 +90,15 @@ def main() -> None:
     """Print the table, write it as JSON, and draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path, nargs="?", default=HERE.parent / "results" / "learning")
+    parser.add_argument("--into", type=Path, metavar="FOLDER", help="where the summary goes; default: OUT")
     options = parser.parse_args()
+    into = options.into or options.out
+    into.mkdir(parents=True, exist_ok=True)
     found = read(options.out)
     entries = summary(found, costs(options.out))
     print("\n".join(table(entries)))
-    (options.out / "summary.json").write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
-    figure(found, options.out / "curves.png")
+    (into / "summary.json").write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
+    figure(found, into / "curves.png")
 
 
 if __name__ == "__main__":

@@ -9,12 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["EVALUATIONS", "EVAL_EPISODES", "EXPERIMENTS", "Experiment"]
-
-EVALUATIONS = 20
-"""Deterministic evaluations in a run, evenly spaced; the last one at its end."""
-EVAL_EPISODES = 20
-"""Episodes of an evaluation."""
+__all__ = ["EXPERIMENTS", "Experiment"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +21,10 @@ class Experiment:
     env: str
     """The registry id; the part after ":" is gymnasium's."""
     frames: int
+    evaluations: int = 20
+    """Deterministic evaluations in a run, evenly spaced; the last one at its end."""
+    eval_episodes: int = 20
+    """Episodes of an evaluation."""
     ours: Mapping[str, Any] = field(default_factory=dict)
     """Options of the recipe, beside its preset."""
     data_frames: int = 0
@@ -76,6 +75,58 @@ _TMAZE = {
     "ent_coef": 0.01,
     "policy_kwargs": {"lstm_hidden_size": 64, "net_arch": [64, 64]},
 }
+_PPO = {"n_epochs": 10, "clip_range": 0.2, "vf_coef": 0.5, "max_grad_norm": 0.5}
+_PPO_CARTPOLE = {
+    **_PPO,
+    "n_envs": 8,
+    "n_steps": 64,
+    "batch_size": 256,
+    "learning_rate": 1e-3,
+    "gamma": 0.98,
+    "gae_lambda": 0.9,
+}
+_PPO_LUNAR_LANDER = {
+    **_PPO,
+    "n_envs": 16,
+    "n_steps": 256,
+    "batch_size": 256,
+    "learning_rate": 1e-3,
+    "gamma": 0.999,
+    "gae_lambda": 0.98,
+    "ent_coef": 0.01,
+}
+_LUNAR_LANDER = {
+    "num_envs": 16,
+    "frames_per_batch": 4096,
+    "epochs": 10,
+    "minibatch_size": 256,
+    "learning_rate": 1e-3,
+    "gamma": 0.999,
+    "lmbda": 0.98,
+    "entropy_coeff": 0.01,
+    "anneal_learning_rate": False,
+}
+
+_CHEETAH = {
+    "frames_per_batch": 32,
+    "updates_per_batch": 32,
+    "warmup_frames": 1000,
+    "buffer_size": 100_000,
+    "learning_rate": 1e-3,
+    "gamma": 0.99,
+}
+_CHEETAH_TD3 = {**_SAC, "action_noise": 0.1}
+_FEW = {"evaluations": 10, "eval_episodes": 5}  # episodes are long there
+_PONG = {**_DQN, "learning_rate": 5e-4, "train_freq": 64, "gradient_steps": 16, "target_update_interval": 1024}
+_PONG_OURS = {
+    "frames_per_batch": 64,
+    "updates_per_batch": 16,
+    "minibatch_size": 64,
+    "learning_rate": 5e-4,
+    "target_update": 256,
+    "annealing_frames": 4_800,
+    "epsilon_end": 0.04,
+}
 _CQL = {"hidden": (128, 128), "minibatch_size": 128, "learning_rate": 1e-3}
 
 EXPERIMENTS: Mapping[str, Experiment] = {
@@ -93,6 +144,76 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     ),
     "a2c-cartpole": Experiment(
         recipe="a2c", env="gym:CartPole-v1", frames=200_000, peers={"sb3": {"algorithm": "A2C", **_A2C}}
+    ),
+    "ppo-cartpole": Experiment(
+        recipe="ppo", env="gym:CartPole-v1", frames=50_000, peers={"sb3": {"algorithm": "PPO", **_PPO_CARTPOLE}}
+    ),
+    "ppo-lunarlander": Experiment(
+        recipe="ppo",
+        env="gym:LunarLander-v3",
+        frames=200_000,
+        ours=_LUNAR_LANDER,
+        peers={"sb3": {"algorithm": "PPO", **_PPO_LUNAR_LANDER}},
+    ),
+    "a2c-lunarlander": Experiment(
+        recipe="a2c",
+        env="gym:LunarLander-v3",
+        frames=200_000,
+        ours={"gamma": 0.995, "entropy_coeff": 1e-5},
+        peers={"sb3": {"algorithm": "A2C", **_A2C, "gamma": 0.995, "ent_coef": 1e-5}},
+    ),
+    "sac-halfcheetah": Experiment(
+        recipe="sac",
+        env="gym:HalfCheetah-v5",
+        frames=8_000,
+        **_FEW,
+        ours=_CHEETAH,
+        peers={"sb3": {"algorithm": "SAC", **_SAC}},
+    ),
+    "td3-halfcheetah": Experiment(
+        recipe="td3",
+        env="gym:HalfCheetah-v5",
+        frames=8_000,
+        **_FEW,
+        ours=_CHEETAH,
+        peers={"sb3": {"algorithm": "TD3", **_CHEETAH_TD3}},
+    ),
+    "ddpg-halfcheetah": Experiment(
+        recipe="ddpg",
+        env="gym:HalfCheetah-v5",
+        frames=8_000,
+        **_FEW,
+        ours=_CHEETAH,
+        peers={"sb3": {"algorithm": "DDPG", **_CHEETAH_TD3}},
+    ),
+    "crossq-halfcheetah": Experiment(
+        recipe="crossq",
+        env="gym:HalfCheetah-v5",
+        frames=6_000,
+        **_FEW,
+        ours={**_CHEETAH, "critic_hidden": (256, 256)},
+        peers={
+            "sb3": {
+                "algorithm": "CrossQ",
+                **_CROSSQ,
+                "policy_kwargs": {"net_arch": {"pi": [256, 256], "qf": [256, 256]}},
+            }
+        },
+    ),
+    "tqc-halfcheetah": Experiment(
+        recipe="tqc",
+        env="gym:HalfCheetah-v5",
+        frames=6_000,
+        **_FEW,
+        ours=_CHEETAH,
+        peers={"sb3": {"algorithm": "TQC", **_TQC}},
+    ),
+    "redq-halfcheetah": Experiment(
+        recipe="redq",
+        env="gym:HalfCheetah-v5",
+        frames=3_000,
+        **_FEW,
+        ours={**_CHEETAH, "updates_per_batch": 160, "policy_delay": 5},
     ),
     "c51-cartpole": Experiment(recipe="c51", env="gym:CartPole-v1", frames=50_000),
     "qr_dqn-cartpole": Experiment(
@@ -131,5 +252,20 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "td3_bc-pendulum": Experiment(recipe="td3_bc", env="gym:Pendulum-v1", frames=10_000, data_frames=5_000),
     "cql-pendulum": Experiment(recipe="cql", env="gym:Pendulum-v1", frames=4_000, data_frames=5_000, ours=_CQL),
     "dt-pendulum": Experiment(recipe="dt", env="gym:Pendulum-v1", frames=3_000, data_frames=5_000),
+    "dqn-pong-ram": Experiment(
+        recipe="dqn",
+        env="gym:tasks:PongRam-v0",
+        frames=30_000,
+        **_FEW,
+        ours=_PONG_OURS,
+        peers={"sb3": {"algorithm": "DQN", **_PONG}},
+    ),
+    "c51-pong-ram": Experiment(
+        recipe="c51",
+        env="gym:tasks:PongRam-v0",
+        frames=30_000,
+        **_FEW,
+        ours={**_PONG_OURS, "value_min": -5.0, "value_max": 5.0},
+    ),
 }
 """By name, in the order in which they are run."""

@@ -23,7 +23,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from experiments import EVAL_EPISODES, EVALUATIONS, EXPERIMENTS, Experiment  # noqa: E402 (a folder of scripts)
+from experiments import EXPERIMENTS, Experiment  # noqa: E402 (a folder of scripts)
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Run:
             "env": task.env,
             "frames": task.frames,
             "seed": self.seed,
-            "eval_every": task.frames // EVALUATIONS,
-            "eval_episodes": EVAL_EPISODES,
+            "eval_every": task.frames // task.evaluations,
+            "eval_episodes": task.eval_episodes,
             "video": False,
             "progress": False,
             "run_dir": self.out / self.name,
@@ -106,7 +106,8 @@ def train(run: Run, python: str) -> None:
     """Do one run, at low priority with one thread, and write down what it cost."""
     run.curve.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(run.folder, ignore_errors=True)  # of a run that was cut off
-    one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": ""}
+    # The folder is on the path for gymnasium, which imports the module that an id names: "tasks:PongRam-v0".
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
     if run.experiment.data_frames and not (run.data / "learning_curve.png").exists():
         shutil.rmtree(run.data, ignore_errors=True)
         subprocess.run(["nice", "-n", "10", *run.data_command(python)], check=True, env=one_thread)

@@ -26,16 +26,16 @@ from stable_baselines3.common.noise import NormalActionNoise
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from experiments import EVAL_EPISODES, EVALUATIONS, EXPERIMENTS
+from experiments import EXPERIMENTS
 
 
 class Curve(BaseCallback):
     """Evaluates at every multiple of so many frames."""
 
-    def __init__(self, env_id: str, every: int, seed: int) -> None:
+    def __init__(self, env_id: str, every: int, episodes: int, seed: int) -> None:
         super().__init__()
-        self.env = make_vec_env(env_id, n_envs=EVAL_EPISODES, seed=seed)
-        self.every, self.next_at = every, every
+        self.env = make_vec_env(env_id, n_envs=episodes, seed=seed)
+        self.every, self.episodes, self.next_at = every, episodes, every
         self.points: list[tuple[int, float]] = []
 
     def _on_step(self) -> bool:
@@ -45,7 +45,7 @@ class Curve(BaseCallback):
 
     def measure(self) -> None:
         """Add a point."""
-        mean, _ = evaluate_policy(self.model, self.env, n_eval_episodes=EVAL_EPISODES, deterministic=True)
+        mean, _ = evaluate_policy(self.model, self.env, n_eval_episodes=self.episodes, deterministic=True)
         self.points.append((self.num_timesteps, float(mean)))
         self.next_at += self.every
 
@@ -77,11 +77,11 @@ def main() -> None:
     task = EXPERIMENTS[options.experiment]
     settings = dict(task.peers[options.contender])
     env_id = task.env.partition(":")[2]
-    if env_id not in gymnasium.registry:
+    if env_id not in gymnasium.registry and ":" not in env_id:
         importlib.import_module("tasks")  # registers the tasks that are not gymnasium's
     env = make_vec_env(env_id, n_envs=settings.pop("n_envs", 1), seed=options.seed)
     model = make_model(env, settings, options.seed)
-    curve = Curve(env_id, task.frames // EVALUATIONS, seed=options.seed + 10_000)
+    curve = Curve(env_id, task.frames // task.evaluations, task.eval_episodes, seed=options.seed + 10_000)
     model.learn(task.frames, callback=curve)
     if curve.next_at <= task.frames:
         curve.measure()

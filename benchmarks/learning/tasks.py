@@ -1,13 +1,17 @@
-"""Tasks of ours that the peers train on too: written once more, for gymnasium, with the same dynamics and rewards."""
+"""Tasks for gymnasium beside its own: one of ours once more, with the same dynamics and rewards, and the RAM of Pong.
+
+Their names are made known by gymnasium's own spelling, ``module:id``, or by importing this file.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import ale_py
 import gymnasium
 import numpy as np
 
-__all__ = ["TMaze"]
+__all__ = ["TMaze", "pong_ram"]
 
 FORWARD, UP, DOWN = 0, 1, 2
 
@@ -47,4 +51,13 @@ class TMaze(gymnasium.Env[np.ndarray, int]):
         return np.eye(4, dtype=np.float32)[place]
 
 
+def pong_ram() -> gymnasium.Env[np.ndarray, int]:
+    """Pong on the 128 bytes of the console's memory, scaled to [0, 1]; no more than 2,000 decisions of four frames."""
+    gymnasium.register_envs(ale_py)
+    space = gymnasium.spaces.Box(0.0, 1.0, (128,), np.float32)
+    game = gymnasium.make("ALE/Pong-v5", obs_type="ram", max_num_frames_per_episode=8000)
+    return gymnasium.wrappers.TransformObservation(game, lambda ram: (ram / 255).astype(np.float32), space)
+
+
 gymnasium.register("TMaze", TMaze)
+gymnasium.register("PongRam-v0", pong_ram)
