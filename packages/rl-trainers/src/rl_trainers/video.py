@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -114,14 +115,19 @@ def _write_mp4(path: Path, frames: np.ndarray, fps: float) -> None:
 
 @contextmanager
 def windowless() -> Iterator[None]:
-    """Let SDL, which draws gymnasium's classic environments, look for no display (it complains where there is none)."""
-    key = "SDL_VIDEODRIVER"
-    before = os.environ.get(key)
-    os.environ.setdefault(key, "dummy")
+    """Let environments be drawn where there is no display: SDL is told to look for none, MuJoCo to use EGL.
+
+    SDL, which draws gymnasium's classic environments, complains where it finds none. What the user has set is left alone.
+    """
+    wanted = {"SDL_VIDEODRIVER": "dummy"}
+    if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        wanted["MUJOCO_GL"] = "egl"
+    added = {key: value for key, value in wanted.items() if key not in os.environ}
+    os.environ.update(added)
     try:
         yield
     finally:
-        if before is None:
+        for key in added:
             os.environ.pop(key, None)
 
 

@@ -25,6 +25,7 @@ from rl_trainers.evaluation import evaluate
 from rl_trainers.plots import plot_learning_curve
 from rl_trainers.progress import number
 from rl_trainers.recipes.recipe import Recipe
+from rl_trainers.recipes.single_precision import env_in_single_precision
 
 __all__ = ["DreamerV3"]
 
@@ -105,7 +106,7 @@ class DreamerV3(Recipe):
         train_seed, eval_seed = spawn_seeds(self.seed, 2)
 
         # Environments. InitTracker flags first steps, for the world model's memory to begin anew.
-        env = registry.envs.make(self.env, num_envs=self.num_envs)
+        env = env_in_single_precision(registry.envs.make(self.env, num_envs=self.num_envs))
         image, actions = _image_and_actions(env, self.env)
         for name in ("InitTracker", "RewardSum", "StepCounter"):
             env = env.append_transform(registry.transforms.get(name)())
@@ -121,7 +122,8 @@ class DreamerV3(Recipe):
             registry.modules.get("rssm_belief_carrier")(nets["prior"]),
         )
         imagination = self._imagination(nets, env)
-        eval_env = with_carried_state(registry.envs.make(self.env, num_envs=self.eval_episodes), policy)
+        eval_env = env_in_single_precision(registry.envs.make(self.env, num_envs=self.eval_episodes))
+        eval_env = with_carried_state(eval_env, policy)
         stack.callback(eval_env.close)
 
         # Losses, optimisers, the slow copy of the value model, buffer, collector.

@@ -9,6 +9,7 @@ import torch
 from tensordict import TensorDictBase
 
 from rl_core import registry
+from rl_trainers.recipes.single_precision import env_in_single_precision
 
 __all__ = ["episode_returns", "make_group_env", "track_episodes"]
 
@@ -22,9 +23,12 @@ def make_group_env(env: str, *, num_envs: int, max_steps: int) -> Any:
         max_steps: where VMAS cuts episodes; games of PettingZoo have limits of their own.
     """
     provider = env.partition(":")[0].rpartition("/")[2]
+    options: dict[str, Any] = {}
     if provider == "vmas":
-        return registry.envs.make(env, num_envs=num_envs, max_steps=max_steps)
-    return registry.envs.make(env, use_mask=True) if provider == "pettingzoo" else registry.envs.make(env)
+        options = {"num_envs": num_envs, "max_steps": max_steps}
+    elif provider == "pettingzoo":
+        options = {"use_mask": True}
+    return env_in_single_precision(registry.envs.make(env, **options))
 
 
 def track_episodes(env: Any, groups: Sequence[str]) -> Any:

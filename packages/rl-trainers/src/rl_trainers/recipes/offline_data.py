@@ -14,6 +14,7 @@ from rl_core.errors import RLError
 from rl_trainers.checkpoint.checkpoint import Checkpoint
 from rl_trainers.recipes.replay import ReplayRecipe
 from rl_trainers.recipes.sac import SAC
+from rl_trainers.recipes.single_precision import rows_in_single_precision
 from rl_trainers.run_folder import read_config
 
 __all__ = ["behaviour_run", "load_rows", "with_step_count"]
@@ -29,7 +30,7 @@ def behaviour_run(env: str, frames: int, seed: int, folder: Path) -> str:
 
 
 def load_rows(source: str) -> TensorDictBase:
-    """All rows of a source, in the order of time.
+    """All rows of a source, in the order of time and in single precision.
 
     Args:
         source: the folder of a run of a recipe with a replay buffer; a folder that a uniform replay buffer over a lazy
@@ -41,6 +42,10 @@ def load_rows(source: str) -> TensorDictBase:
     Raises:
         RLError: it is none of these.
     """
+    return rows_in_single_precision(_rows_as_they_are(source))
+
+
+def _rows_as_they_are(source: str) -> TensorDictBase:
     folder = Path(source)
     if Checkpoint.is_checkpoint(folder / "checkpoint"):
         return _rows_of_run(folder)

@@ -18,6 +18,7 @@ from rl_trainers.loop import TrainingRun
 from rl_trainers.plots import plot_learning_curve
 from rl_trainers.progress import number
 from rl_trainers.recipes.recipe import Recipe
+from rl_trainers.recipes.single_precision import env_in_single_precision
 from rl_trainers.video import record_video, windowless
 
 __all__ = ["SingleAgentRecipe", "check_continuous", "check_discrete", "env_options"]
@@ -51,12 +52,14 @@ class SingleAgentRecipe(Recipe):
         Returns:
             Both environments, and the keys of their observations.
         """
-        env = registry.envs.make(self.env, num_envs=self.num_envs, **env_options(self.env))
+        env = env_in_single_precision(registry.envs.make(self.env, num_envs=self.num_envs, **env_options(self.env)))
         stack.callback(env.close)
         observation_keys = _vector_observations(env, self.env, self.recipe)
         for name in ("RewardSum", "StepCounter", *(["FiniteTensorDictCheck"] if self.check_finite else [])):
             env = env.append_transform(registry.transforms.get(name)())
-        eval_env = registry.envs.make(self.env, num_envs=self.eval_episodes, **env_options(self.env))
+        eval_env = env_in_single_precision(
+            registry.envs.make(self.env, num_envs=self.eval_episodes, **env_options(self.env))
+        )
         stack.callback(eval_env.close)
         return env, eval_env, observation_keys
 
@@ -108,7 +111,7 @@ class SingleAgentRecipe(Recipe):
                 with env:
                     env.set_seed(seed)
                     return record_video(
-                        self.for_acting(with_carried_state(env, policy)),
+                        self.for_acting(with_carried_state(env_in_single_precision(env), policy)),
                         policy,
                         folder / "policy.mp4",
                         max_steps=self.video_steps,
