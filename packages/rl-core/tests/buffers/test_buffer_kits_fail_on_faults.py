@@ -88,16 +88,17 @@ class ToyWriter(Writer):
             place = (self.write_count + step) % storage.max_size
             spans.append(Span(place, place + 1, step))
         self.write_count += steps
+        self.cursor = self.write_count % storage.max_size
         return spans
 
     def empty(self):
-        self.write_count = 0
+        self.write_count = self.cursor = 0
 
     def state_dict(self):
-        return {"n": self.write_count}
+        return {"n": self.write_count, "cursor": self.cursor}
 
     def load_state_dict(self, state_dict, /):
-        self.write_count = state_dict["n"]
+        self.write_count, self.cursor = state_dict["n"], state_dict["cursor"]
 
 
 class ToyBuffer:
@@ -212,7 +213,28 @@ def spans_in_the_order_given(self, block, spans):
         self.rows[start:stop] = block.payload[source : source + stop - start]
 
 
+def another_entry(self, key, index):
+    return self.get(index)["x"] if key in ("x", ("next", "y")) else None
+
+
+def entry_of_the_first_write(self, key, index):
+    self.first = getattr(self, "first", None) or list(self.rows)
+    return torch.stack([self.first[slot] for slot in index.tolist()]).get(key)
+
+
+def unchecked_entry(self, key, index):
+    return torch.stack([self.rows[slot % len(self.rows)] for slot in index.tolist()]).get(key)
+
+
+def write_noting_the_first(self, block, spans):
+    ToyStorage.write(self, block, spans)
+    self.entry("x", torch.tensor([0]))
+
+
 STORAGE_FAULTS = {
+    "test_an_entry_is_that_of_the_rows": {"entry": another_entry},
+    "test_an_entry_follows_the_rows": {"entry": entry_of_the_first_write, "write": write_noting_the_first},
+    "test_an_entry_of_a_slot_that_is_not_filled_raises": {"entry": unchecked_entry},
     "test_spans_may_come_in_any_order": {"write": spans_in_the_order_given},
     "test_rows_are_copies_of_the_data": {"prepare": aliasing_prepare},
     "test_a_slot_that_is_not_filled_raises": {"get": clamped_get},
@@ -290,7 +312,17 @@ def writes_duplicates(self, steps, storage, data=None):
     return [Span(place, place + 1, source) for place, _, source in spans]
 
 
+FIXED_CURSOR = property(lambda self: 0, lambda self, value: None)
+
+
+def load_without_the_cursor(self, state, /):
+    self.write_count = state["n"]
+
+
 WRITER_FAULTS: dict[str, Mapping[str, Any]] = {
+    "test_the_cursor_is_where_time_starts_over": {"cursor": FIXED_CURSOR},
+    "test_the_next_step_overwrites_the_one_at_the_cursor": {"cursor": FIXED_CURSOR},
+    "test_the_cursor_survives_saving_and_starts_over_when_emptied": {"load_state_dict": load_without_the_cursor},
     "test_the_newest_rows_stay": {"extend": keeps_the_first},
     "test_places_are_legal_and_leave_no_gap": {"extend": writes_duplicates},
     "test_a_loaded_writer_goes_on_where_the_saved_one_was": {"load_state_dict": lambda self, state, /: None},

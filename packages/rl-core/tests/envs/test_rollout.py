@@ -5,7 +5,7 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from rl_core import check_env_specs
-from rl_core.errors import EnvError, PolicyError
+from rl_core.errors import EnvError, KeyMissingError, PolicyError
 from rl_core.testing import ArrayCountingEnv, CountingEnv
 
 KINDS = [CountingEnv, ArrayCountingEnv]
@@ -106,6 +106,37 @@ def test_auto_reset_false_starts_where_it_is_told():
     assert env.rollout(3, auto_reset=False, tensordict=start)["observation"].squeeze(-1).tolist() == [1, 2, 3]
     with pytest.raises(EnvError, match="tensordict"):
         env.rollout(3, auto_reset=False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_a_start_without_end_flags_is_one_where_nothing_has_ended(kind, batch):
+    env = kind(length=9, batch_size=batch)
+    env.rollout(2)
+    start = TensorDict({"observation": torch.full((*batch, 1), 2.0)}, batch_size=batch)
+    data = env.rollout(3, auto_reset=False, tensordict=start)
+    assert data["next", "observation"].reshape(-1, 3)[0].tolist() == [3, 4, 5]
+    assert not data["done"].any()
+
+
+def test_a_start_keeps_the_end_flags_it_has():
+    env = CountingEnv(length=9)
+    env.rollout(2)
+    start = TensorDict({"observation": torch.tensor([9.0]), "terminated": torch.tensor([True])})
+    assert env.rollout(2, auto_reset=False, tensordict=start)["observation"].flatten().tolist() == [0, 1]
+
+
+def test_a_start_that_holds_no_observation_is_refused():
+    with pytest.raises(EnvError, match=r"has 'memory'.*observations are 'observation'.*env\.reset\(\)"):
+        CountingEnv().rollout(3, auto_reset=False, tensordict=TensorDict({"memory": torch.zeros(1)}))
+    with pytest.raises(EnvError, match=r"batch size \(2,\), the TensorDict \(\)"):
+        CountingEnv(batch_size=[2]).rollout(3, auto_reset=False, tensordict=TensorDict({}))
+
+
+def test_data_without_end_flags_are_named_where_they_are_needed():
+    for method in (CountingEnv().maybe_reset, CountingEnv().any_done):
+        with pytest.raises(KeyMissingError, match="lacks the end flag 'done', it has 'observation'"):
+            method(TensorDict({"observation": torch.zeros(1)}))
 
 
 def test_the_callback_sees_every_step():

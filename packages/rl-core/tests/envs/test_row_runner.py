@@ -130,3 +130,24 @@ def test_inputs_that_a_module_takes_by_name_arrive_under_their_names():
     )
     data = RowRunner(ArrayCountingEnv(length=9), policy, 3).run()
     assert data["action"].squeeze(-1).tolist() == [0.0, -1.0, -2.0]
+
+
+class HandsOutItsWeight:
+    """A policy whose action is a view of its parameter, which is written in place before the third call."""
+
+    def __init__(self):
+        self.weight, self.calls, self.runner = torch.ones(1), 0, None
+
+    def __call__(self, tensordict):
+        if self.calls == 2:
+            self.runner.keep()
+            self.weight.fill_(5.0)
+        self.calls += 1
+        return tensordict.set("action", self.weight.expand((*tensordict.shape, 1)))
+
+
+@pytest.mark.parametrize("runner, kind", [(RowRunner, ArrayCountingEnv), (ContainerRunner, CountingEnv)])
+def test_steps_that_were_kept_outlast_new_weights(runner, kind):
+    policy = HandsOutItsWeight()
+    policy.runner = runner(kind(length=9, batch_size=[2]), policy, 4)
+    assert policy.runner.run()["action"].squeeze(-1).tolist() == [[1, 1, 5, 5]] * 2

@@ -6,9 +6,9 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl_core import Bounded, Composite, EnvBase, TransformedEnv, Unbounded
+from rl_core import Binary, Bounded, Categorical, Composite, EnvBase, TensorEnv, TransformedEnv, Unbounded
 from rl_core.envs.partial_reset import reset_rows
-from rl_core.errors import RLError
+from rl_core.errors import EnvError, RLError
 from rl_core.testing import ArrayCountingEnv, CountingEnv, EnvKit, GroupCountingEnv
 
 
@@ -67,6 +67,59 @@ class Drifting(EnvBase):
         return TensorDict(x=x, reward=x.sum(-1, keepdim=True), terminated=ended, batch_size=size)
 
 
+class Corridor(EnvBase):
+    """Three rows of places 0 to 9: left (0), right (1) or stay (2), and the mask forbids to run into a wall."""
+
+    def __init__(self):
+        super().__init__(batch_size=[3])
+        mask = Binary(shape=(3, 3), dtype=torch.bool)
+        self.observation_spec = Composite(place=Bounded(0.0, 9.0, (3, 1)), action_mask=mask, shape=[3])
+        self.action_spec = Categorical(3, shape=(3,))
+        self.place = torch.zeros(3, 1)
+
+    def _observed(self):
+        allowed = [self.place > 0, self.place < 9, self.place == 1]
+        return {"place": self.place.clone(), "action_mask": torch.cat(allowed, -1)}
+
+    def _reset(self, tensordict=None, **kwargs):
+        rows = reset_rows(tensordict)
+        drawn = torch.randint(0, 9, (3, 1)).float()
+        self.place = drawn if rows is None else torch.where(rows.unsqueeze(-1), drawn, self.place)
+        return TensorDict(self._observed(), batch_size=[3])
+
+    def _step(self, tensordict):
+        action = tensordict.get("action").unsqueeze(-1)
+        if not self._observed()["action_mask"].gather(-1, action).all():
+            raise EnvError(
+                f"the actions {action.flatten().tolist()} at {self.place.flatten().tolist()} run into a wall"
+            )
+        self.place = self.place + torch.tensor([-1.0, 1.0, 0.0])[action]
+        ended = self.place == 9
+        return TensorDict({**self._observed(), "reward": -self.place, "terminated": ended}, batch_size=[3])
+
+
+class Halving(TensorEnv):
+    """Halves what it holds, any number of rows at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.observation_spec = Composite(x=Unbounded((2,)))
+        self.state_spec = Composite(x=Unbounded((2,)))
+        self.action_spec = Bounded(-1.0, 1.0, (2,))
+
+    @property
+    def stack_key(self):
+        return ()
+
+    def _reset(self, tensordict=None, **kwargs):
+        batch = torch.Size([]) if tensordict is None else tensordict.batch_size
+        return TensorDict(x=torch.rand(*batch, 2), batch_size=batch)
+
+    def _step_entries(self, entries):
+        x = 0.5 * entries["x"] + entries["action"]
+        return {"x": x, "reward": x[..., :1]}
+
+
 class TestCountingEnv(EnvKit):
     random_start = False
 
@@ -98,6 +151,18 @@ class TestRandomWalk(EnvKit):
 class TestAnyBatchSize(EnvKit):
     def make_env(self):
         return Drifting()
+
+
+class TestWalls(EnvKit):
+    """Actions are legal where masks say which are, and what they were drawn as is legal nowhere in particular."""
+
+    def make_env(self):
+        return Corridor()
+
+
+class TestStack(EnvKit):
+    def make_env(self):
+        return Halving()
 
 
 class TestTransformed(EnvKit):
@@ -283,6 +348,14 @@ class PicklesNothing(RandomWalk):
         return PicklesNothing, ()
 
 
+class SeesItsNeighbours(Halving):
+    stack_key = ()
+
+    def _step_entries(self, entries):
+        written = super()._step_entries(entries)
+        return {**written, "reward": written["x"].mean().expand_as(written["reward"]).clone()}
+
+
 FAULTS = [
     (WritesAnotherDtype, "what_it_writes_is_what_its_specs_say", "float64"),
     (WritesUndeclared, "what_it_writes_is_what_its_specs_say", "extra"),
@@ -301,6 +374,7 @@ FAULTS = [
     (ResetWritesOverTheLast, "the_last_observation_of_an_episode_stays_under_next", "after the reset that followed"),
     (ResetsItself, "the_last_observation_of_an_episode_stays_under_next", "the first one of the next episode"),
     (ResetsEveryRow, "a_reset_of_one_row_leaves_the_others_alone", "another row"),
+    (SeesItsNeighbours, "rows_stepped_as_one_have_the_numbers_of_each", "'reward' of row 0 is .* stepped alone"),
     (IgnoresSeeds, "the_same_seed_gives_the_same_trajectory", "same seed"),
     (OneSeedOnly, "another_seed_gives_another_trajectory", "one trajectory"),
     (HasItsOwnSeed, "the_seed_of_torch_is_enough", "after torch.manual_seed"),

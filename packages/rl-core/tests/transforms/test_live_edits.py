@@ -323,3 +323,45 @@ def test_a_batch_size_that_a_transform_changes_is_seen_through_other_environment
     assert outer.batch_size == ()
     inner.append_transform(FixesBatch())
     assert outer.observation_spec is not None and outer.batch_size == inner.batch_size == (3,)
+
+
+class Asked(Times):
+    """Counts how often it is asked for its spec."""
+
+    count = 0
+
+    def transform_observation_spec(self, spec):
+        self.count += 1
+        return super().transform_observation_spec(spec)
+
+
+def test_rollouts_ask_for_specs_once_and_after_an_edit_anew():
+    inner = TransformedEnv(ArrayCountingEnv(length=9), Asked(2.0))
+    env = TransformedEnv(inner, Compose(Asked(3.0), Asked(5.0, "new")))
+    parts = [inner.transform, *env.transform]
+    assert env.rollout(1)["next", "new"].item() == 30
+    asked = [part.count for part in parts]
+    env.rollout(2)
+    assert [part.count for part in parts] == asked
+    inner.append_transform(Times(7.0))
+    env.insert_transform(0, Times(11.0, "newer"))
+    data = env.rollout(1)["next"]
+    assert (data["new"].item(), data["newer"].item()) == (210, 154)
+    env.transform.pop(0)
+    assert "newer" not in env.rollout(1) and env.rollout(1)["next", "new"].item() == 210
+
+
+def test_whether_rows_are_supported_is_what_the_environment_says():
+    class OnTensorDicts(ArrayCountingEnv):
+        supports_rows = False
+
+        def row_program(self, columns):
+            if columns.n_steps > 1:
+                raise AssertionError("it says that it is not stepped on columns")
+            return super().row_program(columns)
+
+    env = TransformedEnv(OnTensorDicts(length=9), Times(2.0))
+    assert not supports_rows(env) and supports_rows(TransformedEnv(ArrayCountingEnv(), Times(2.0)))
+    assert env.rollout(2)["next", "observation"].flatten().tolist() == [2, 4]
+    with pytest.raises(EnvError, match=r"CountingEnv is stepped on TensorDicts \(supports_rows is False\)"):
+        CountingEnv().row_program(None)

@@ -117,7 +117,8 @@ def _write_mp4(path: Path, frames: np.ndarray, fps: float) -> None:
 def windowless() -> Iterator[None]:
     """Let environments be drawn where there is no display: SDL is told to look for none, MuJoCo to use EGL.
 
-    SDL, which draws gymnasium's classic environments, complains where it finds none. What the user has set is left alone.
+    SDL, which draws gymnasium's classic environments, complains where it finds none. What the user
+    has set is left alone.
     """
     wanted = {"SDL_VIDEODRIVER": "dummy"}
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):

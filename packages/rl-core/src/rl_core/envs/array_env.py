@@ -47,6 +47,11 @@ def allocate(specs: EnvSpecs, n_steps: int) -> Columns:
 class ArrayEnv(EnvBase):
     """Base of environments over numpy simulators; subclasses define :meth:`row_program`."""
 
+    @property
+    def supports_rows(self) -> bool:
+        """On the CPU, unless the simulator resets itself."""
+        return (self.device is None or self.device.type == "cpu") and not self.auto_reset
+
     def row_program(self, columns: Columns) -> RowProgram:
         """Bind the simulator to columns.
 

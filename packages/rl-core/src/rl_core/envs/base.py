@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rl_core.checking import checks_enabled
 from rl_core.envs.action_masks import ActionLeaf, action_leaves, legal_action_specs
+from rl_core.envs.columns import Columns, RowProgram
 from rl_core.envs.ends import any_done, complete_ends
 from rl_core.envs.entries import put_entries
 from rl_core.envs.env_specs import EnvSpecs, leaf_specs
@@ -317,6 +318,22 @@ class EnvBase(EnvSpecs):
             set_truncated=set_truncated,
             trust_policy=trust_policy,
             storing_device=storing_device,
+        )
+
+    # ---------------------------------------------------------------- rows
+    @property
+    def supports_rows(self) -> bool:
+        """Whether it can be stepped on columns, by :meth:`row_program`, without a TensorDict per step.
+
+        Rollouts and collectors go by this alone, not by the class. The answer may follow from what the environment is
+        made of, and holds until :attr:`specs_version` moves.
+        """
+        return False
+
+    def row_program(self, columns: Columns) -> RowProgram:
+        """Bind the environment to columns, where :attr:`supports_rows` says so; see :class:`ArrayEnv`."""
+        raise EnvError(
+            f"{type(self).__name__} is stepped on TensorDicts (supports_rows is False); it has no row_program"
         )
 
     # ---------------------------------------------------------------- seeds, shapes, life

@@ -7,7 +7,7 @@ from tensordict import TensorDictBase
 
 from rl_core.envs.action_masks import action_leaves, legal_action_specs
 from rl_core.envs.base import EnvBase
-from rl_core.envs.env_specs import leaf_specs
+from rl_core.envs.env_specs import EnvSpecs, leaf_specs
 from rl_core.envs.rollout import stack_steps, take_steps
 from rl_core.envs.validation import leaf_complaint
 from rl_core.errors import EnvError
@@ -52,16 +52,23 @@ def check_env_specs(
         for mode in modes:
             steps = take_steps(env, None, env.reset(tensordict), 3, stop_any=mode)
             for step in steps:
-                _check_step(env, step, check_dtype)
+                for specs, part in _parts(env, step):
+                    _check_step(env, specs, part, check_dtype)
             stack_steps(steps, steps[0].batch_dims, return_contiguous)
     finally:
         torch.random.set_rng_state(state)
 
 
-def _check_step(env: EnvBase, step: TensorDictBase, check_dtype: bool) -> None:
+def _parts(env: EnvBase, step: TensorDictBase) -> list[tuple[EnvSpecs, TensorDictBase]]:
+    """A step beside its specs; row by row where those differ."""
+    return [(env, step)] if env.row_specs is None else list(zip(env.row_specs, step.unbind(0), strict=True))
+
+
+def _check_step(env: EnvBase, specs: EnvSpecs, step: TensorDictBase, check_dtype: bool) -> None:
     name = type(env.base_env).__name__
     complaints: list[str] = []
-    expected = _expected(env, step)
+    extra = () if env.batch_locked else step.batch_size[len(env.batch_size) :]
+    expected = _expected(name, specs, step, extra)
     for key, (spec, producer) in expected.items():
         value = step.get(key, None)
         where = f"{key!r} (written by {producer})"
@@ -73,8 +80,8 @@ def _check_step(env: EnvBase, step: TensorDictBase, check_dtype: bool) -> None:
             complaints.append(f"{where}: {complaint}")
         elif isinstance(value, torch.Tensor) and not complaint and not spec.is_in(value):
             complaints.append(f"{where} has the value {value.tolist()}, which is not in {spec}")
-    complaints += _undeclared(env, step, expected)
-    for group in env.end_groups:
+    complaints += _undeclared(specs, step, expected)
+    for group in specs.end_groups:
         if group.truncated is not None:
             nxt = step.get("next")
             wanted = nxt.get(group.terminated) | nxt.get(group.truncated)
@@ -88,8 +95,9 @@ def _check_step(env: EnvBase, step: TensorDictBase, check_dtype: bool) -> None:
         )
 
 
-def _expected(env: EnvBase, step: TensorDictBase) -> dict[Key, tuple[TensorSpec, str]]:
-    base = type(env.base_env).__name__
+def _expected(
+    base: str, env: EnvSpecs, step: TensorDictBase, extra: torch.Size | tuple[int, ...]
+) -> dict[Key, tuple[TensorSpec, str]]:
     leaves: dict[Key, tuple[TensorSpec, str]] = {}
     observations = {**leaf_specs(env.observation_spec), **leaf_specs(env.full_done_spec)}
     for key, spec in observations.items():
@@ -97,13 +105,12 @@ def _expected(env: EnvBase, step: TensorDictBase) -> dict[Key, tuple[TensorSpec,
         leaves[join("next", key)] = (spec, f"{base}._step, or a transform")
     for key, spec in leaf_specs(env.full_reward_spec).items():
         leaves[join("next", key)] = (spec, f"{base}._step, or a transform")
-    extra = () if env.batch_locked else step.batch_size[len(env.batch_size) :]
     for key, spec in legal_action_specs(action_leaves(env), step, extra):
         leaves[key] = (spec, "rand_action")
     return leaves
 
 
-def _undeclared(env: EnvBase, step: TensorDictBase, expected: dict[Key, tuple[TensorSpec, str]]) -> list[str]:
+def _undeclared(env: EnvSpecs, step: TensorDictBase, expected: dict[Key, tuple[TensorSpec, str]]) -> list[str]:
     known = set(expected) | set(env.state_keys) | {join("next", key) for key in env.state_keys}
     extra = []
     for raw in step.keys(True, True):

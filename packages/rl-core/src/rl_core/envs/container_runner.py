@@ -41,6 +41,8 @@ class ContainerRunner:
         self.policy_device, self.env_device = policy_device, env_device or env.device
         self.carry: TensorDictBase | None = None
         self._version = env.specs_version
+        self._steps: list[TensorDictBase] = []  # of the run under way
+        self._kept = 0  # how many of them share no memory with the policy
         self.use(policy)
 
     def use(self, policy: Any) -> None:
@@ -60,7 +62,8 @@ class ContainerRunner:
             raise EnvError(edited_text(self.env))
         td = self.carry
         assert td is not None
-        steps: list[TensorDictBase] = []
+        steps, self._kept = self._steps, 0
+        steps.clear()
         for _ in range(self.n_steps if n_steps is None else n_steps):
             td = self.env.step(self._act(td))
             steps.append(td)
@@ -69,7 +72,19 @@ class ContainerRunner:
             if ended is not None:
                 td = self.env.maybe_reset(td)
         self.carry = td
-        return stack_steps(steps, steps[0].batch_dims)
+        batch = stack_steps(steps, steps[0].batch_dims)
+        steps.clear()
+        return batch
+
+    def keep(self) -> None:
+        """Copy the steps that the run under way has taken, for their values to last.
+
+        To be called between two policy calls, before a policy's parameters are written in place: outputs may be views
+        of them (an expanded log-std is one).
+        """
+        for index in range(self._kept, len(self._steps)):
+            self._steps[index] = self._steps[index].clone()
+        self._kept = len(self._steps)
 
     def _act(self, td: TensorDictBase) -> TensorDictBase:
         if self.policy is None:

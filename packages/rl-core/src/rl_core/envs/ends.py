@@ -14,7 +14,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_core.errors import EnvError
+from rl_core.errors import EnvError, KeyMissingError
 from rl_core.keys import END_NAMES, Key, as_key, join, leaf_name, parent_path
 
 __all__ = ["EndGroup", "any_done", "complete_ends", "end_groups", "no_ends"]
@@ -153,14 +153,27 @@ def any_done(data: TensorDictBase, groups: list[EndGroup], batch_dims: int) -> T
     """The rows that ended, bool ``[*B]``, or None where none did.
 
     The root's ``done`` decides where the root has one; else a row ended as soon as one member of one group did.
+
+    Raises:
+        KeyMissingError: the data lacks an end flag.
     """
     if not groups:
         return None
     rows: Tensor | None = None
     for group in groups[:1] if not groups[0].prefix else groups:
         done = data.get(group.done)
+        if done is None:
+            raise KeyMissingError(_no_flag(group.done, data))
         if not (bool(done) if done.numel() == 1 else bool(done.any())):
             continue
         ended = done.reshape(*done.shape[:batch_dims], -1).any(-1) if done.ndim > batch_dims else done
         rows = ended if rows is None else rows | ended
     return rows
+
+
+def _no_flag(key: Key, data: TensorDictBase) -> str:
+    present = ", ".join(repr(name) for name in data.keys(True, True)) or "nothing"
+    return (
+        f"the data lacks the end flag {key!r}, it has {present}: whether an episode ended there cannot be said. Start "
+        "from env.reset(), or write the flag (all False where nothing has ended)"
+    )

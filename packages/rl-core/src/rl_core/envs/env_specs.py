@@ -10,9 +10,11 @@ import torch
 from rl_core.envs.ends import EndGroup, end_groups
 from rl_core.errors import SpecError
 from rl_core.keys import Key, as_key, as_path
-from rl_core.specs import Categorical, Composite, TensorSpec, Unbounded
+from rl_core.specs import Categorical, Composite, StackedComposite, TensorSpec, Unbounded
 
 __all__ = ["EnvSpecs", "leaf_specs"]
+
+_KINDS = ("observation", "action", "reward", "done", "state")
 
 
 def leaf_specs(spec: Composite) -> dict[Key, TensorSpec]:
@@ -262,6 +264,18 @@ class EnvSpecs:
         """``state_spec`` of one environment of the batch."""
         return self._unbatched(self.state_spec)
 
+    # ---------------------------------------------------------------- rows that differ
+    @property
+    def row_specs(self) -> list[EnvSpecs] | None:
+        """The specs of each row, where environments of different shapes stand side by side; else None."""
+        return self._derive("row_specs", self._row_specs)
+
+    def _row_specs(self) -> list[EnvSpecs] | None:
+        stacks = [spec for kind in _KINDS if isinstance(spec := self._spec(kind), StackedComposite)]
+        if not any(spec.stack_dim == 0 for spec in stacks):
+            return None
+        return [_RowSpecs(self, index) for index in range(self.batch_size[0])]
+
     # ---------------------------------------------------------------- keys
     @property
     def observation_keys(self) -> list[Key]:
@@ -310,3 +324,12 @@ class EnvSpecs:
     def reward_key(self) -> Key:
         """The key of the reward, where there is one."""
         return _single("reward", self.full_reward_spec)[0]
+
+
+class _RowSpecs(EnvSpecs):
+    """The specs of one row of an environment."""
+
+    def __init__(self, env: EnvSpecs, index: int) -> None:
+        self.batch_size, self.device = env.batch_size[1:], env.device
+        self._init_specs()
+        self._specs = {kind: env._spec(kind)[index] for kind in _KINDS}

@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl_core.envs.base import EnvBase
-from rl_core.envs.ends import any_done
+from rl_core.envs.ends import any_done, complete_ends
 from rl_core.envs.entries import put_entries
 from rl_core.envs.partial_reset import ResetRequest, merge_reset
 from rl_core.envs.row_runner import RowRunner
@@ -88,7 +88,22 @@ def _start(env: EnvBase, tensordict: TensorDictBase | None, auto_reset: bool) ->
     if auto_reset:
         return env.reset(tensordict)
     assert tensordict is not None
+    if any(tensordict.get(group.done, None) is None for group in env.end_groups):
+        env._check_batch(tensordict)
+        _check_start(env, tensordict)
+        complete_ends(tensordict, env.end_groups, batch_locked=env.batch_locked)
     return env.maybe_reset(tensordict)
+
+
+def _check_start(env: EnvBase, tensordict: TensorDictBase) -> None:
+    """A start without end flags is one where nothing has ended, if it is the start of anything at all."""
+    keys = [*env.observation_keys, *env.state_keys]
+    if keys and all(tensordict.get(key, None) is None for key in keys):
+        present = ", ".join(repr(key) for key in tensordict.keys(True, True)) or "nothing"
+        raise EnvError(
+            f"auto_reset=False starts from the TensorDict that is given; that has {present}, and the environment's "
+            f"observations are {', '.join(map(repr, keys))}. Pass tensordict=env.reset(), or leave auto_reset=True"
+        )
 
 
 def _on_accelerator(policy: Any) -> bool:

@@ -29,7 +29,7 @@ __all__ = ["RowRunner"]
 
 
 class RowRunner:
-    """Runs a policy in an environment that :func:`~rl_core.transforms.transformed_env.supports_rows`.
+    """Runs a policy in an environment whose :attr:`~rl_core.EnvBase.supports_rows` is True.
 
     Args:
         env: the environment.
@@ -47,7 +47,7 @@ class RowRunner:
         """Columns and programs for the environment as it is now."""
         env = self.env
         self.columns = allocate(env, self.n_steps)
-        self.program = env.row_program(self.columns)  # type: ignore[attr-defined]
+        self.program = env.row_program(self.columns)
         self.endings = Endings(list(self.columns.carried))
         self.action_specs: dict[Key, TensorSpec] = leaf_specs(env.full_action_spec)
         self.extras: dict[Key, list[Tensor]] = {}
@@ -119,6 +119,9 @@ class RowRunner:
             for key in self.columns.carried:
                 self.columns[key][0] = self.columns[key][taken]
         return batch
+
+    def keep(self) -> None:
+        """Nothing: outputs of a policy are copied at once (:meth:`ContainerRunner.keep` is the twin)."""
 
     def _reset(self, t: int, mask: np.ndarray | None) -> None:
         self.program.reset(t, mask)

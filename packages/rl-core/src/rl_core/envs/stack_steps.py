@@ -14,9 +14,17 @@ __all__ = ["stack_entries", "stack_steps"]
 
 
 def stack_steps(steps: list[TensorDictBase], dim: int, contiguous: bool | None = None) -> TensorDictBase:
-    """Steps as one TensorDict, time last and named; dense where their keys and shapes agree."""
-    if contiguous is False:
-        stacked: TensorDictBase = LazyStackedTensorDict(*steps, stack_dim=dim)
+    """Steps as one TensorDict, time last and named; dense where their keys and shapes agree.
+
+    Steps whose rows have shapes of their own give a lazy stack of such rows, each of them stacked by itself.
+    """
+    if contiguous is None and dim and _rows_differ(steps[0]):
+        by_row = zip(*(step.unbind(0) for step in steps), strict=True)
+        stacked: TensorDictBase = LazyStackedTensorDict(
+            *[stack_steps(list(row), dim - 1) for row in by_row], stack_dim=0
+        )
+    elif contiguous is False:
+        stacked = LazyStackedTensorDict(*steps, stack_dim=dim)
     elif contiguous:
         stacked = LazyStackedTensorDict(*steps, stack_dim=dim).contiguous()
     else:
@@ -55,6 +63,14 @@ def stack_entries(
         return None
     size = torch.Size([*batch_size[:dim], len(rows), *batch_size[dim:]])
     return TensorDict(leaves, batch_size=size, device=device)
+
+
+def _rows_differ(step: TensorDictBase) -> bool:
+    """Whether a step is a lazy stack of rows that make no dense one."""
+    if not isinstance(step, LazyStackedTensorDict) or step.stack_dim:
+        return False
+    shapes = [{key: getattr(row.get(key), "shape", None) for key in row.keys(True, True)} for row in step.tensordicts]
+    return any(found != shapes[0] for found in shapes)
 
 
 def _dense(steps: list[TensorDictBase], dim: int) -> TensorDict | None:

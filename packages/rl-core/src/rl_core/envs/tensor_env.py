@@ -6,6 +6,7 @@ plain dictionaries and need no container per step; gradients flow through both.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 from tensordict import TensorDict, TensorDictBase
@@ -37,6 +38,17 @@ class TensorEnv(EnvBase):
             new observations and rewards of time t + 1, and end flags where episodes end, by name.
         """
         raise NotImplementedError(f"{type(self).__name__} must define _step_entries(self, entries) -> dict")
+
+    @property
+    def stack_key(self) -> Hashable | None:
+        """What environments of one class must share to be stepped as one; None: each is stepped by itself.
+
+        A batch whose environments have one class, one batch size and equal keys may call :meth:`_step_entries` of one
+        of them on the stacked entries of all. A class gives a key where each row then has, to the last bit, the numbers
+        that it has alone: arithmetic element by element (no products of matrices), nothing drawn, no attribute read
+        that is not in the key. It counts for the class that defines it; a subclass says for itself.
+        """
+        return None
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         written = self._step_entries(dict(tensordict.items()))

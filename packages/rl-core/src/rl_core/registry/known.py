@@ -13,7 +13,8 @@ _OFFERED: dict[str, dict[str, str]] = {
         "rl-buffers[ray]": "ray",
     },
     "collectors": {
-        "rl-collectors": "async multi_async multi_sync serial",
+        "rl-collectors": "async async_batched distributed multi_async multi_sync serial",
+        "rl-collectors[ray]": "ray",
         "rl-llm": "llm",
     },
     "datasets": {
@@ -29,6 +30,7 @@ _OFFERED: dict[str, dict[str, str]] = {
         "rl-envs[envpool]": "envpool",
         "rl-envs[gym]": "gym",
         "rl-envs[jumanji]": "jumanji",
+        "rl-envs[mujoco_playground]": "mujoco_playground",
         "rl-envs[open_spiel]": "open_spiel",
         "rl-llm[transformers]": "chat",
         "rl-marl[pettingzoo]": "pettingzoo",
@@ -46,9 +48,9 @@ _OFFERED: dict[str, dict[str, str]] = {
         "rl-llm": "grpo sft",
         "rl-marl": "ippo mappo qmix",
         "rl-objectives": (
-            "a2c awac bc cql crossq ddpg discrete_cql discrete_iql discrete_sac distributional_dqn dqn dreamer_actor "
-            "dreamer_model dreamer_v3_actor dreamer_v3_model dreamer_v3_value dreamer_value dt gail impala iql iqn "
-            "kl_pen_ppo online_dt ppo qr_dqn redq reinforce rnd sac sac_v1 td3 td3_bc tqc"
+            "a2c awac bc cql crossq ddpg diffusion_bc discrete_cql discrete_iql discrete_sac distributional_dqn dqn "
+            "dreamer_actor dreamer_model dreamer_v3_actor dreamer_v3_model dreamer_v3_value dreamer_value dt gail "
+            "impala iql iqn kl_pen_ppo online_dt ppo qr_dqn redq reinforce rnd sac sac_v1 td3 td3_bc tqc"
         ),
     },
     "modules": {
@@ -59,13 +61,14 @@ _OFFERED: dict[str, dict[str, str]] = {
         ),
         "rl-modules": (
             "actor actor_critic_operator actor_value_operator additive_gaussian batch_renorm batched_mlp build_actor "
-            "cem_planner decision_transformer decision_transformer_inference distributional_q_value_actor "
-            "dreamer_actor dreamer_obs_decoder dreamer_obs_encoder dreamer_v3_block_gru dreamer_v3_discrete_actor "
-            "dreamer_v3_image_decoder dreamer_v3_image_encoder dreamer_v3_mlp dt_actor dueling_cnn dueling_mlp egreedy "
-            "gru gsde implicit_quantile_actor implicit_quantile_net lstm mcts mlp mppi_planner multi_step_actor "
-            "noisy_linear online_dt_actor ornstein_uhlenbeck probabilistic_actor q_value_actor quantile_q_value_actor "
-            "rnd rssm_belief_carrier rssm_posterior rssm_posterior_v3 rssm_prior rssm_prior_v3 rssm_rollout "
-            "rssm_rollout_v3 rssm_state_estimator_v3 sequential symexp_two_hot tanh value_operator world_model_wrapper"
+            "cem_planner decision_transformer decision_transformer_inference diffusion_actor "
+            "distributional_q_value_actor dreamer_actor dreamer_obs_decoder dreamer_obs_encoder dreamer_v3_block_gru "
+            "dreamer_v3_discrete_actor dreamer_v3_image_decoder dreamer_v3_image_encoder dreamer_v3_mlp dt_actor "
+            "dueling_cnn dueling_mlp egreedy gru gsde implicit_quantile_actor implicit_quantile_net lstm mcts mlp "
+            "mppi_planner multi_step_actor noisy_linear online_dt_actor ornstein_uhlenbeck probabilistic_actor "
+            "q_value_actor quantile_q_value_actor rnd rssm_belief_carrier rssm_posterior rssm_posterior_v3 rssm_prior "
+            "rssm_prior_v3 rssm_rollout rssm_rollout_v3 rssm_state_estimator_v3 sequential symexp_two_hot tanh "
+            "value_operator world_model_wrapper"
         ),
     },
     "recipes": {
@@ -105,7 +108,7 @@ _OFFERED: dict[str, dict[str, str]] = {
         "rl-llm": "MCAdvantage PythonInterpreter RewardFunctions SimpleToolTransform",
     },
     "weight_syncs": {
-        "rl-collectors": "none pipe shared_memory",
+        "rl-collectors": "distributed none pipe ray shared_memory",
         "rl-llm": "module vllm",
     },
     "writers": {

@@ -21,10 +21,11 @@ from torch import Tensor
 from rl_core.envs.action_masks import action_leaves, legal_action_specs
 from rl_core.envs.base import EnvBase
 from rl_core.envs.check import check_env_specs
+from rl_core.envs.tensor_env import TensorEnv
 from rl_core.errors import EnvError
 from rl_core.keys import join
-from rl_core.testing.kit import Kit
-from rl_core.testing.replay import assert_same, draw_actions, rollout_of, start, steps_of
+from rl_core.testing.kit import Kit, since
+from rl_core.testing.replay import assert_same, draw_actions, put_action, rollout_of, start, steps_of
 
 __all__ = ["EnvKit"]
 
@@ -147,7 +148,7 @@ class EnvKit(Kit):
         """The same TensorDict with its results under "next"; what stands at the root is left alone."""
         with self.seeded() as env:
             td = start(env)
-            td.update(draw_actions(env, 1, td.batch_size)[0])
+            put_action(env, td, draw_actions(env, 1, td.batch_size)[0])
             before = td.clone()
             stepped = env.step(td)
             assert stepped is td, f"step returned another {type(stepped).__name__} than the one it was given"
@@ -171,10 +172,10 @@ class EnvKit(Kit):
         """Writing into "next" leaves the root alone, and the next step leaves both."""
         with self.seeded() as env:
             td = start(env)
-            td = env.step(td.update(draw_actions(env, 1, td.batch_size)[0]))
+            td = env.step(put_action(env, td, draw_actions(env, 1, td.batch_size)[0]))
             before = td.clone()
             following = env.step_mdp(td)
-            env.step(following.update(draw_actions(env, 1, td.batch_size, seed=1)[0]))
+            env.step(put_action(env, following, draw_actions(env, 1, td.batch_size, seed=1)[0]))
             assert_same(td, before, "an earlier step after a later one")
             for key in env.observation_keys:
                 value = td.get(join("next", key))
@@ -191,7 +192,7 @@ class EnvKit(Kit):
         with self.seeded() as env:
             td, ends, told = start(env), 0, 0
             for t, action in enumerate(draw_actions(env, self.steps, td.batch_size)):
-                stepped = env.step(td.update(action))
+                stepped = env.step(put_action(env, td, action))
                 kept, rows = stepped.clone(), stepped.get(join("next", env.end_groups[0].done))
                 td = env.maybe_reset(env.step_mdp(stepped))
                 assert_same(stepped, kept, f"step {t} after the reset that followed")
@@ -227,15 +228,36 @@ class EnvKit(Kit):
             assert_same(fresh, td, "after a reset of row 1, another row", pick=lambda value: value[keep])
             assert not fresh.get(env.end_groups[0].done)[1].any(), "row 1 is done right after its reset"
             if self.deterministic:
-                stepped, wanted = env.step(fresh.update(actions[2])), twin.step(other.update(actions[2]))
+                stepped = env.step(put_action(env, fresh, actions[2]))
+                wanted = twin.step(put_action(twin, other, actions[2]))
                 assert_same(
                     stepped, wanted, "a step after a reset of row 1, another row", pick=lambda value: value[keep]
                 )
 
     def _advance(self, env: EnvBase, td: TensorDictBase, actions: list[TensorDictBase]) -> TensorDictBase:
         for action in actions:
-            td = env.step_mdp(env.step(td.update(action)))
+            td = env.step_mdp(env.step(put_action(env, td, action)))
         return td
+
+    @since("0.9.1")
+    def test_rows_stepped_as_one_have_the_numbers_of_each(self) -> None:
+        """To the last bit, where a ``TensorEnv`` has a ``stack_key``: 67 rows, which are no multiple of a vector."""
+        with self.seeded() as env:
+            if not isinstance(env, TensorEnv) or env.batch_locked:
+                return
+            if "stack_key" not in vars(type(env)) or env.stack_key is None:
+                return
+            td = env.reset(TensorDict({}, batch_size=[67], device=env.device))
+            for step in steps_of(env, td, draw_actions(env, min(self.steps, 10), td.batch_size)):
+                entries = {name: value for name, value in step.items() if name != "next"}
+                whole = env._step_entries(entries)
+                for index in range(67):
+                    alone = env._step_entries({name: value[index] for name, value in entries.items()})
+                    for name, value in alone.items():
+                        assert torch.equal(whole[name][index], value), (
+                            f"{name!r} of row {index} is {whole[name][index].tolist()} when 67 rows are stepped as one "
+                            f"and {value.tolist()} when it is stepped alone; stack_key promises the same bits"
+                        )
 
     # ---------------------------------------------------------------- seeds
     def test_the_same_seed_gives_the_same_trajectory(self) -> None:
@@ -293,6 +315,8 @@ class EnvKit(Kit):
             td = self._advance(env, start(env), draw_actions(env, 2, start(env).batch_size))
             copy = pickle.loads(pickle.dumps(env))
             action = draw_actions(env, 1, td.batch_size, seed=1)[0]
-            expected = env.step(td.clone().update(action))
-            assert_same(copy.step(td.clone().update(action)), expected, "a step of the unpickled environment")
+            expected = env.step(put_action(env, td.clone(), action))
+            assert_same(
+                copy.step(put_action(copy, td.clone(), action)), expected, "a step of the unpickled environment"
+            )
             copy.close()

@@ -9,10 +9,11 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from rl_core.envs.action_masks import action_leaves, legal_action_specs
 from rl_core.envs.base import EnvBase
 from rl_core.keys import Key, as_key, as_path
 
-__all__ = ["assert_same", "draw_actions", "rollout_of", "start", "steps_of"]
+__all__ = ["assert_same", "draw_actions", "put_action", "rollout_of", "start", "steps_of"]
 
 
 def start(env: EnvBase, rows: int = 3) -> TensorDictBase:
@@ -29,11 +30,25 @@ def draw_actions(env: EnvBase, n: int, batch: torch.Size, seed: int = 0) -> list
     return drawn
 
 
+def put_action(env: EnvBase, td: TensorDictBase, action: TensorDictBase) -> TensorDictBase:
+    """Write an action that was drawn before into a TensorDict, changed to the nearest that its masks allow.
+
+    Returns:
+        the TensorDict.
+    """
+    td.update(action)
+    leaves = [leaf for leaf in action_leaves(env) if leaf[2] is not None]
+    extra = () if env.batch_locked else td.batch_size[len(env.batch_size) :]
+    for key, legal in legal_action_specs(leaves, td, extra):
+        td.set(key, legal.project(td.get(key)))
+    return td
+
+
 def steps_of(env: EnvBase, td: TensorDictBase, actions: Iterable[TensorDictBase]) -> list[TensorDictBase]:
     """The stepped TensorDicts of ``step_and_maybe_reset``, each a copy of its own."""
     steps = []
     for action in actions:
-        stepped, td = env.step_and_maybe_reset(td.update(action))
+        stepped, td = env.step_and_maybe_reset(put_action(env, td, action))
         steps.append(stepped.clone())
     return steps
 
@@ -43,7 +58,7 @@ def rollout_of(env: EnvBase, actions: list[TensorDictBase]) -> TensorDictBase:
     queue = iter(actions)
 
     def policy(tensordict: TensorDictBase) -> TensorDictBase:
-        return tensordict.update(next(queue))
+        return put_action(env, tensordict, next(queue))
 
     return env.rollout(len(actions), policy, break_when_any_done=False, trust_policy=True)
 

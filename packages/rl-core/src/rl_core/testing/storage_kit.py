@@ -74,6 +74,42 @@ class StorageKit(Kit):
         storage.write(storage.prepare(numbered_rows(0, 8)), [Span(3, 5, 3), Span(0, 3, 5)])
         assert self._numbers(storage) == [5, 6, 7, 3, 4]
 
+    def test_an_entry_is_that_of_the_rows(self) -> None:
+        """``entry`` gives what ``get`` would, for any order of slots: copies, and ``None`` where rows have no such."""
+        storage, index = self._filled(5), torch.tensor([4, 0, 4])
+        entries: dict[Any, Any] = dict(numbered_rows(0, 5)[index].items(True, True))
+        for name, value in entries.items():
+            entry = storage.entry(name, index)
+            assert entry is not None, f"entry({name!r}) is None, the rows have it"
+            assert entry.dtype == value.dtype and torch.equal(entry, value), f"entry({name!r}): {entry}, not {value}"
+            entry.zero_()
+        assert self._numbers(storage) == [0, 1, 2, 3, 4], "an entry that was read shares memory with the rows"
+        for missing in ("none", ("x", "none")):
+            assert storage.entry(missing, index) is None, f"entry({missing!r}) gives something that no row has"
+
+    def test_an_entry_follows_the_rows(self) -> None:
+        """``entry`` sees what is written, over the ring's edge and in place."""
+        storage = self._filled(6, max_size=6)
+        storage.write(storage.prepare(numbered_rows(10, 3)), [Span(5, 6, 0), Span(0, 2, 1)])
+        storage.set(torch.tensor([3]), numbered_rows(20, 1))
+        wanted = row_numbers(storage.get(torch.arange(6)))
+        rows = numbered_rows(0, 21)[torch.tensor([11, 12, 2, 20, 4, 10])]
+        assert wanted == row_numbers(rows)
+        entries: dict[Any, Any] = dict(rows.items(True, True))
+        for name, value in entries.items():
+            entry = storage.entry(name, torch.arange(6))
+            assert entry is not None and torch.equal(entry, value), f"entry({name!r}): {entry}, not {value}"
+
+    def test_an_entry_of_a_slot_that_is_not_filled_raises(self) -> None:
+        """Beyond the filled part, beyond the capacity, and below zero."""
+        storage = self._filled(3)
+        for slot in (3, 8, -1):
+            assert_raises(
+                ReplayBufferError,
+                lambda slot=slot: storage.entry("x", torch.tensor([0, slot])),
+                f"an entry of slot {slot} of 3",
+            )
+
     def test_length_is_the_filled_part(self) -> None:
         """Overwriting does not lengthen it."""
         storage = self._filled(3)

@@ -64,6 +64,46 @@ class WriterKit(Kit):
             total = sum(sizes)
             assert sorted(ring.values()) == list(range(max(0, total - 5), total)), f"writes of {sizes} left {ring}"
 
+    def test_the_cursor_is_where_time_starts_over(self) -> None:
+        """Read from ``cursor`` on and around, the filled steps come oldest first; ``None`` claims no such order."""
+        for capacity in (1, 3, 5):
+            writer, ring, count = self.make(), dict[int, int](), 0
+            for n in (1, 2, 0, 4, 3, 11, 1, 5, 10, 2, 7):
+                self._run(writer, ring, [n], capacity, start=count)
+                count += n
+                self._check_order(writer, ring, capacity, f"after {count} steps with a capacity of {capacity}")
+
+    def test_the_next_step_overwrites_the_one_at_the_cursor(self) -> None:
+        """In a full ring the cursor is the place of the oldest step, which goes first."""
+        writer, ring = self.make(), dict[int, int]()
+        self._run(writer, ring, [7], 5)
+        for count in range(7, 14):
+            cursor = writer.cursor
+            if cursor is None:
+                return
+            self._run(writer, ring, [1], 5, start=count)
+            assert ring[cursor] == count, f"the cursor was {cursor}, but step {count} went elsewhere: {ring}"
+
+    def test_the_cursor_survives_saving_and_starts_over_when_emptied(self) -> None:
+        """It is part of the state."""
+        writer, loaded, ring = self.make(), self.make(), dict[int, int]()
+        self._run(writer, ring, [4, 3], 5)
+        loaded.load_state_dict(copy.deepcopy(writer.state_dict()))
+        assert loaded.cursor == writer.cursor, f"the cursor was {writer.cursor}, the loaded writer has {loaded.cursor}"
+        writer.empty()
+        ring = {}
+        self._run(writer, ring, [3], 5)
+        self._check_order(writer, ring, 5, "after emptying and 3 steps")
+
+    @staticmethod
+    def _check_order(writer: Writer, ring: dict[int, int], capacity: int, when: str) -> None:
+        cursor = writer.cursor
+        if cursor is None:
+            return
+        assert 0 <= cursor <= capacity, f"{when} the cursor is {cursor}"
+        held = [ring[place] for place in (*range(cursor, len(ring)), *range(min(cursor, len(ring))))]
+        assert held == sorted(held), f"{when} the cursor is {cursor}, from where the steps come as {held}"
+
     def test_it_counts_every_step_offered(self) -> None:
         """``write_count``."""
         writer = self.make()

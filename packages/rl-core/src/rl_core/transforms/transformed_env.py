@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from rl_core.envs.array_env import ArrayEnv, stage_leaves
+from rl_core.envs.array_env import stage_leaves
 from rl_core.envs.base import EnvBase
 from rl_core.envs.columns import Columns, RowProgram
 from rl_core.envs.entries import is_group
 from rl_core.errors import EnvError
-from rl_core.specs import Composite
+from rl_core.keys import Key
+from rl_core.specs import Composite, TensorSpec
 from rl_core.transforms.base import Transform
 from rl_core.transforms.callable import as_transform
 from rl_core.transforms.compose import Compose
@@ -25,10 +26,8 @@ _KINDS = ("observation", "reward", "done", "action", "state")
 
 
 def supports_rows(env: EnvBase) -> bool:
-    """Whether an environment can be stepped on columns, without a TensorDict per step."""
-    if isinstance(env, TransformedEnv):
-        return env.transform.supports_rows and supports_rows(env.base)
-    return isinstance(env, ArrayEnv) and env.device in (None, torch.device("cpu")) and not env.auto_reset
+    """Whether an environment can be stepped on columns, without a TensorDict per step: ``env.supports_rows``."""
+    return env.supports_rows
 
 
 class TransformedEnv(EnvBase):
@@ -156,20 +155,29 @@ class TransformedEnv(EnvBase):
         self.base._set_seed(seed)
 
     # ---------------------------------------------------------------- rows
+    @property
+    def supports_rows(self) -> bool:
+        """Where the environment underneath does, and every transform."""
+        return self.transform.supports_rows and self.base.supports_rows
+
     def row_program(self, columns: Columns) -> RowProgram:
         """The program of the environment underneath, followed by those of the transforms."""
-        parts = _parts(self.transform)
-        stages = [columns]
-        for index in range(len(parts) - 1, 0, -1):
-            seen = stage_leaves(_view(self.base, parts[:index]))
-            stages.insert(0, stages[0].inner(seen, rewritten=parts[index].in_keys_inv))
-        stages.insert(0, stages[0].inner(stage_leaves(self.base), rewritten=parts[0].in_keys_inv if parts else ()))
-        below: Any = self.base
-        programs = [below.row_program(stages[0])]
+        parts, stages = _parts(self.transform), [columns]
+        for part, leaves in zip(reversed(parts), reversed(self._derive("stages", self._stages)), strict=True):
+            stages.insert(0, stages[0].inner(leaves, rewritten=part.in_keys_inv))
+        programs = [self.base.row_program(stages[0])]
         programs += [
             part.row_program(before, after) for part, before, after in zip(parts, stages, stages[1:], strict=False)
         ]
         return chain(programs)
+
+    def _stages(self) -> list[dict[Key, tuple[TensorSpec, bool]]]:
+        """The leaves of the columns before each transform; they follow from the specs, and hold as long as those do."""
+        stages, seen = [], self.base
+        for part in _parts(self.transform):
+            stages.append(stage_leaves(seen))
+            seen = _view(seen, [part])  # each stage's specs from those of the stage before
+        return stages
 
     # ---------------------------------------------------------------- editing
     def append_transform(self, transform: Transform | Callable[[TensorDictBase], TensorDictBase]) -> TransformedEnv:

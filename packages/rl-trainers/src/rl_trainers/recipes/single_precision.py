@@ -23,4 +23,6 @@ def env_in_single_precision(env: Any) -> Any:
 
 def rows_in_single_precision(rows: TensorDictBase) -> TensorDictBase:
     """The rows with float32 where they have float64."""
-    return rows.apply(lambda leaf: leaf.float() if leaf.dtype == torch.float64 else leaf)
+    single = rows.apply(lambda leaf: leaf.float() if leaf.dtype == torch.float64 else leaf)
+    assert single is not None  # it is where entries are to be left out that there may be none
+    return single
