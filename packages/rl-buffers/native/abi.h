@@ -17,7 +17,7 @@
 namespace rl_buffers {
 
 // Raise it whenever a signature or a meaning changes; rl_buffers/native.py refuses a library with another number.
-constexpr std::int64_t kAbi = 2;
+constexpr std::int64_t kAbi = 3;
 
 constexpr std::int64_t kOk = 0;
 constexpr std::int64_t kIndexOutOfRange = -1;  // an index is below zero or beyond the live rows
@@ -27,5 +27,6 @@ constexpr std::int64_t kNothingToDraw = -4;    // no row has a priority above ze
 constexpr std::int64_t kBadTree = -5;          // the memory of a priority tree was overwritten by something else
 constexpr std::int64_t kLockTimeout = -6;      // the lock of a priority tree did not become free
 constexpr std::int64_t kNoRoom = -7;           // arrays that the caller makes room in are too small
+constexpr std::int64_t kNotATensor = -8;       // a Python object cannot be looked at; a Python exception says why
 
 }  // namespace rl_buffers

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "abi.h"
+#include "order.h"
 #include "pool.h"
 
 namespace {
@@ -78,6 +79,8 @@ RL_EXPORT int64_t rl_gather_rows(int64_t n_leaves, const uint8_t* const* sources
       return rl_buffers::kBadArgument;
     }
   }
+  // Processes that share the rows may write them meanwhile: the numbers that Python reads before and after keep their order.
+  rl_buffers::keep_order();
   int64_t bytes = 0;
   for (int64_t leaf = 0; leaf < n_leaves; ++leaf) bytes += row_bytes[leaf] * n_index;
   rl_buffers::in_parts(n_index, rl_buffers::threads_for(bytes, n_threads), [=](int64_t first, int64_t last) {
@@ -86,5 +89,6 @@ RL_EXPORT int64_t rl_gather_rows(int64_t n_leaves, const uint8_t* const* sources
       gather_leaf(sources[leaf], row, index + first, last - first, targets[leaf] + first * row);
     }
   });
+  rl_buffers::keep_order();
   return rl_buffers::kOk;
 }

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "abi.h"
+#include "order.h"
 #include "pool.h"
 
 using std::int64_t;
@@ -33,6 +34,8 @@ RL_EXPORT int64_t rl_write_rows(int64_t n_leaves, uint8_t* const* targets, const
       return rl_buffers::kBadArgument;
     }
   }
+  // Processes that share the rows may read them meanwhile: the numbers that Python writes before and after keep their order.
+  rl_buffers::keep_order();
   for (int64_t leaf = 0; leaf < n_leaves; ++leaf) {
     const int64_t bytes = row_bytes[leaf];
     if (bytes == 0) continue;
@@ -45,5 +48,6 @@ RL_EXPORT int64_t rl_write_rows(int64_t n_leaves, uint8_t* const* targets, const
       });
     }
   }
+  rl_buffers::keep_order();
   return rl_buffers::kOk;
 }

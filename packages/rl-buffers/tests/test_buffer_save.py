@@ -172,3 +172,18 @@ def test_changing_a_loaded_buffer_does_not_change_the_files(tmp_path):
     loaded.loads(folder)
     loaded.extend(rows(*range(8)))
     assert (folder / "tensors.bin").read_bytes() == before
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 63, 64, 65, 200, 1000])
+@pytest.mark.parametrize("start", [0, 1])
+def test_the_checksum_does_not_depend_on_the_pieces_that_are_written(tmp_path, monkeypatch, size, start):
+    leaf = torch.randint(0, 256, (size + start,), generator=torch.Generator().manual_seed(size)).to(torch.uint8)[start:]
+    io.save_tree(tmp_path / "whole", {"leaf": leaf}, "test")
+    monkeypatch.setattr(io, "_PIECE", 16)
+    monkeypatch.setattr(io, "_BATCH", 64)
+    io.save_tree(tmp_path / "pieces", {"leaf": leaf}, "test")
+    assert (tmp_path / "whole/state.json").read_text() == (tmp_path / "pieces/state.json").read_text()
+    words = [int.from_bytes(bytes(leaf[i : i + 8].tolist()), "little") for i in range(0, size, 8)]
+    saved = json.loads((tmp_path / "pieces/state.json").read_text())["tree"]["leaf"]["$tensor"]["sum"]
+    assert saved == sum(words) % 2**63
+    assert torch.equal(io.load_tree(tmp_path / "pieces", "test")["leaf"], leaf)

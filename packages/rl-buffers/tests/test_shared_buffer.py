@@ -22,6 +22,7 @@ from rl_buffers import (
     SamplerWithoutReplacement,
     TensorDictMaxValueWriter,
     TensorDictReplayBuffer,
+    TrajectoryStorage,
 )
 from rl_core.errors import ReplayBufferError
 
@@ -249,6 +250,11 @@ def extend_lanes(buffer: ReplayBuffer) -> None:
     ("make", "message"),
     [
         (lambda: ReplayBuffer(storage=ListStorage(5), shared=True), "a ListStorage cannot be shared"),
+        (
+            lambda: ReplayBuffer(storage=TrajectoryStorage(5), shared=True),
+            "a TrajectoryStorage cannot be shared between processes: use LazyTensorStorage or LazyMemmapStorage",
+        ),
+        (lambda: ReplayBuffer(storage=TrajectoryStorage(5)).share(), "use LazyTensorStorage or LazyMemmapStorage"),
         (
             lambda: ReplayBuffer(storage=LazyTensorStorage(5), writer=TensorDictMaxValueWriter(), shared=True),
             "a TensorDictMaxValueWriter cannot be shared",

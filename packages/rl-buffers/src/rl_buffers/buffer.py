@@ -19,6 +19,7 @@ from rl_buffers.episodes.boundaries import Boundaries
 from rl_buffers.episodes.in_buffer import EpisodeTables, run_length
 from rl_buffers.episodes.table import EpisodeTable
 from rl_buffers.inverted import Inverted
+from rl_buffers.quick_add import QuickAdd
 from rl_buffers.rate_limit import RateLimiter
 from rl_buffers.relabel.base import RowTransform, row_transforms
 from rl_buffers.samplers.consuming import ConsumingSampler
@@ -30,7 +31,7 @@ from rl_buffers.storages.columns import ColumnStorage
 from rl_buffers.storages.list_storage import ListStorage
 from rl_buffers.trajectories import TrajectoryQueries
 from rl_buffers.writers.round_robin import RoundRobinWriter
-from rl_core.buffers import Sampler, Storage, Writer
+from rl_core.buffers import Sampler, Span, Storage, Writer
 from rl_core.errors import ReplayBufferError
 from rl_core.transforms import Compose, Transform
 
@@ -80,6 +81,7 @@ class ReplayBuffer(Sampling, TrajectoryQueries):
     """
 
     _default_writer: type[Writer] = RoundRobinWriter
+    _quick: QuickAdd | None = None
 
     def __init__(
         self,
@@ -141,7 +143,13 @@ class ReplayBuffer(Sampling, TrajectoryQueries):
         Returns:
             Its slot as an int (int64 ``[rows, ndim]`` with lanes), or ``None`` where it was refused.
         """
-        self._await_insert()
+        if self.rate_limiter is not None:
+            self._await_insert()
+        with self._lock:
+            place = self._put(data)
+        if place is not None:
+            return place
+        data = self._rows_of(data)
         if self.storage.ndim > 1:
             return self._public(self._write(data, self.storage.ndim - 1).slots)
         spans = self._write(data, 0).spans
@@ -169,10 +177,28 @@ class ReplayBuffer(Sampling, TrajectoryQueries):
             data = self.transform.inv(data)
         if data is None:
             return Written([], 0, 1)
-        with self._lock, self._changing():
+        with self._lock, self._changing(writing=True):
             written = self._store(data, row_dims)
             self._stored(data, written)
             return written
+
+    def _rows_of(self, data: Any) -> Any:
+        """Data without what is no part of their rows."""
+        return data
+
+    def _put(self, data: Any) -> int | None:
+        """Store a row that is as plain as those before, and give its slot; ``None``: nothing was done."""
+        quick = self._quick
+        if quick is None or not quick.is_of(self):
+            quick = self._quick = QuickAdd(self)
+        if self._sharing is not None:  # a place has to be claimed before it is written, also for a row that is refused
+            return None
+        place = quick.put(data)
+        if place is not None and (
+            quick.sampler_is_told or self._warn_when_full or self.rate_limiter is not None or len(self._episodes)
+        ):
+            self._note([Span(place, place + 1, 0)], 1, 0)
+        return place
 
     def _stored(self, data: Any, written: Written) -> None:
         """What else is to be done with rows that were written, as the transforms left them, and their slots."""
@@ -181,24 +207,27 @@ class ReplayBuffer(Sampling, TrajectoryQueries):
         block = self.storage.prepare(data, row_dims)
         spans = self.writer.extend(block.steps, self.storage, data)
         self.storage.write(block, spans)
-        if len(self._episodes) or self._sharing is not None:
-            run = run_length(data, row_dims, self.storage)
-            self._episodes.written(self.storage, spans, run)
-            if self._sharing is not None:
-                self._sharing.wrote(block.steps, run)
-        written = Written(spans, block.steps, math.prod(self.storage.lane_shape))
+        run = run_length(data, row_dims, self.storage) if len(self._episodes) or self._sharing is not None else 0
+        return self._note(spans, block.steps, run)
+
+    def _note(self, spans: list[Span], steps: int, run: int) -> Written:
+        """Tell everything that learns of writes of one that is done."""
+        self._episodes.written(self.storage, spans, run)
+        if self._sharing is not None:
+            self._sharing.wrote(steps, run)
+        written = Written(spans, steps, math.prod(self.storage.lane_shape))
         if type(self.sampler).extend is not Sampler.extend:  # to make a slot a tensor costs as much as to copy its row
-            everything = sum(span.stop - span.start for span in spans) == block.steps
+            everything = sum(span.stop - span.start for span in spans) == steps
             self.sampler.extend(written.slots if everything else written.slots[written.slots >= 0])
         if self.rate_limiter is not None:
-            self.rate_limiter.inserted_rows(block.steps * written.lanes)
+            self.rate_limiter.inserted_rows(steps * written.lanes)
         if self._warn_when_full and self.writer.write_count > self.storage.max_size:
             self._warn_when_full = False
             warnings.warn(
                 f"the default storage holds {_DEFAULT_SIZE} rows and now overwrites the oldest: "
                 "pass storage=ListStorage(n) or LazyTensorStorage(n)",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         return written
 
@@ -344,7 +373,7 @@ class ReplayBuffer(Sampling, TrajectoryQueries):
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:  # batches that were asked for are drawn first
-            state = {**self.__dict__, "_lock": None, "_iterator": None}
+            state = {**self.__dict__, "_lock": None, "_iterator": None, "_quick": None}
             if self.generator is not None:  # torch's cannot be sent to a spawned process
                 sampler = copy.copy(self.sampler)
                 sampler.generator = None

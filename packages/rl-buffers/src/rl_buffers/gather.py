@@ -50,6 +50,7 @@ class RowGather:
     def __init__(self, leaves: Sequence[Tensor]) -> None:
         self.leaves = list(leaves)
         self._outputs = [(tuple(leaf.shape[1:]), leaf.dtype) for leaf in self.leaves]
+        self._rooms: tuple[int, list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]] = (-1, [])
         on_cpu = bool(self.leaves) and all(leaf.device.type == "cpu" and leaf.is_contiguous() for leaf in leaves)
         self._kernel = kernel("rl_gather_rows", *_ARGUMENTS) if on_cpu else None
         if self._kernel is None:
@@ -61,11 +62,18 @@ class RowGather:
         self._row_bytes = (ctypes.c_int64 * n)(*sizes)
         self._bytes = sum(sizes)
 
+    @property
+    def native(self) -> bool:
+        """Whether the kernel is used."""
+        return self._kernel is not None
+
     def empty(self, n: int, pin_memory: bool = False) -> list[Tensor]:
         """Room for `n` rows of each leaf, on the CPU; in pinned memory where that is asked for (it needs CUDA)."""
         if pin_memory:
             return [torch.empty((n, *shape), dtype=dtype, pin_memory=True) for shape, dtype in self._outputs]
-        return [torch.empty((n, *shape), dtype=dtype) for shape, dtype in self._outputs]
+        if self._rooms[0] != n:
+            self._rooms = (n, [((n, *shape), _strides((n, *shape)), dtype) for shape, dtype in self._outputs])
+        return [torch.empty_strided(shape, stride, dtype=dtype) for shape, stride, dtype in self._rooms[1]]  # the least
 
     def __call__(self, index: Tensor, live: int, out: list[Tensor] | None = None) -> list[Tensor]:
         """One tensor ``[B, ...]`` per leaf.
@@ -102,3 +110,11 @@ class RowGather:
         if code != 0:
             raise NativeError(f"rl_gather_rows returned {code} (leaf {bad.value}); please report it with `rl doctor`")
         return rows
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Those of a contiguous tensor."""
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.append(strides[-1] * max(1, size))
+    return tuple(reversed(strides))

@@ -21,7 +21,7 @@ from rl_core.errors import NativeError
 
 __all__ = ["ABI", "doctor_report", "kernel", "library", "native_state"]
 
-ABI = 2
+ABI = 3
 """The number that ``rl_buffers_abi()`` must return (native/abi.h)."""
 
 _DISTRIBUTION = "rl-buffers"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
@@ -14,19 +15,25 @@ from rl_buffers.batch_state import batch_from_state, batch_state
 from rl_buffers.collate import stack_rows
 from rl_buffers.prefetch import Batch, Prefetcher
 from rl_buffers.rate_limit import RateLimiter
+from rl_buffers.samplers.random_sampler import RandomSampler
 from rl_buffers.saved import Saved
-from rl_buffers.sharing import RATE
+from rl_buffers.sharing import RATE, ProcessLock
 from rl_buffers.stats import BufferStats
+from rl_buffers.storages.columns import ColumnStorage
 from rl_core.errors import CheckpointError, ReplayBufferError
 
 if TYPE_CHECKING:
     from rl_buffers.buffer import ReplayBuffer
     from rl_buffers.relabel.base import RowTransform
+    from rl_buffers.shared_buffer import SharedBuffer
     from rl_core.buffers import Sampler
 
 __all__ = ["Drawn", "Sampling"]
 
 S = TypeVar("S", bound="Sampling")
+
+_GLIMPSES = 2  # draws without the lock until it is taken
+_counting = threading.Lock()  # of samples that are drawn without a buffer's lock
 
 
 class Drawn(NamedTuple):
@@ -127,6 +134,9 @@ class Sampling(Saved):
             return self._draw(size), self.sampler.ran_out
 
     def _draw(self, size: int) -> Drawn:
+        drawn = None if self._sharing is None else self._glimpse(self._sharing, size)
+        if drawn is not None:
+            return drawn
         with self._lock:
             sampler = self.sampler
             slots, info = sampler.sample(self.storage, size)
@@ -138,6 +148,38 @@ class Sampling(Saved):
             self._batches += 1
             self._samples += slots.numel()
         return Drawn(rows, bool(self._relabels), slots, info, sampler)
+
+    def _glimpse(self, sharing: SharedBuffer, size: int) -> Drawn | None:
+        """Rows drawn while other processes write, where that cannot be told from a draw under the lock.
+
+        ``None``: it could, since a row was touched that was drawn, or since the sampler or a relabelling knows more of
+        the rows than how many there are.
+        """
+        sampler, storage, lock = self.sampler, self.storage, self._lock
+        if (
+            type(sampler) is not RandomSampler
+            or not isinstance(storage, ColumnStorage)
+            or not storage.gathers_in_order
+            or not isinstance(lock, ProcessLock)
+            or self._relabels
+            or len(self._episodes)
+        ):
+            return None
+        for _ in range(_GLIMPSES):
+            seen = sharing.look(lock)
+            if seen is None:
+                return None
+            try:
+                slots, info = sampler.sample(storage, size)
+                rows = storage.get(slots)
+            except ReplayBufferError:  # emptied meanwhile, or wrong: with the lock it shows
+                return None
+            if sharing.unchanged(seen, slots, storage):
+                with _counting:
+                    self._batches += 1
+                    self._samples += slots.numel()
+                return Drawn(rows, False, slots, info, sampler)
+        return None
 
     def _make(self, drawn: Drawn) -> Batch:
         rows = drawn.rows if drawn.collated else self._collated(drawn.rows)

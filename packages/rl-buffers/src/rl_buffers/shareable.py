@@ -62,9 +62,13 @@ class Shareable:
                 "the storage and the writer of a shared buffer cannot be replaced: use a new buffer"
             )
 
-    def _changing(self) -> AbstractContextManager[None]:
-        """Around each change of rows; where processes share them, the others see that it was not finished."""
-        return _NOTHING if self._sharing is None else self._sharing.changing()
+    def _changing(self, writing: bool = False) -> AbstractContextManager[None]:
+        """Around each change of rows; where processes share them, the others see that it was not finished.
+
+        Args:
+            writing: whether nothing changes but the rows at the places that the writer claims.
+        """
+        return _NOTHING if self._sharing is None else self._sharing.changing(writing)
 
     @contextmanager
     def _replacing(self) -> Iterator[None]:

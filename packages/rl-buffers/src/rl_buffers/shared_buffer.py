@@ -7,11 +7,16 @@ import os
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch import Tensor
 
 from rl_buffers.samplers.prioritized import PrioritizedSampler
 from rl_buffers.sharing import (
+    CHANGES,
     CURSOR,
+    DONE,
+    DONE_PLACE,
     EVENTS,
     LOG,
     LOG_ENTRIES,
@@ -27,13 +32,21 @@ from rl_buffers.sharing import (
 from rl_buffers.slots import slots_of
 from rl_buffers.storages.mapped import MappedStorage
 from rl_buffers.writers.round_robin import RoundRobinWriter
-from rl_core.buffers import Sampler
+from rl_core.buffers import Sampler, Storage
 from rl_core.errors import ReplayBufferError
 
 if TYPE_CHECKING:
     from rl_buffers.buffer import ReplayBuffer
 
-__all__ = ["SharedBuffer"]
+__all__ = ["Glimpse", "SharedBuffer"]
+
+
+class Glimpse(NamedTuple):
+    """The common numbers before rows are read without the lock: changes, steps that are written, where they end."""
+
+    changes: int
+    done: int
+    place: int
 
 
 class SharedBuffer:
@@ -63,6 +76,7 @@ class SharedBuffer:
             )
         self.numbers: SharedNumbers = storage.share()
         writer.share(self.numbers)
+        self._complete()
         if isinstance(buffer.sampler, PrioritizedSampler):
             buffer.sampler.share()
         self.pardon = False
@@ -83,13 +97,52 @@ class SharedBuffer:
         return ProcessLock(self._path, entered)
 
     @contextmanager
-    def changing(self) -> Iterator[None]:
-        """Mark that this process changes rows; the mark stays if it dies in between."""
-        self.numbers[WRITING] = os.getpid()
+    def changing(self, writing: bool = False) -> Iterator[None]:
+        """Mark that this process changes rows; the mark stays if it dies in between.
+
+        Args:
+            writing: whether nothing changes but the rows at the places that the writer claims.
+        """
+        numbers = self.numbers
+        numbers[WRITING] = os.getpid()
+        if not writing:
+            numbers[CHANGES] |= 1
         try:
             yield
         finally:
-            self.numbers[WRITING] = 0
+            if not writing:
+                numbers[CHANGES] += 1
+            numbers[WRITING] = 0
+
+    def look(self, lock: ProcessLock) -> Glimpse | None:
+        """What to remember before rows are read without the lock; ``None``: take the lock.
+
+        Raises:
+            ReplayBufferError: a process ended while it changed rows.
+        """
+        numbers = self.numbers
+        if numbers[WRITING]:
+            lock.is_free()  # whose writer is gone, which shows when the lock is taken
+        changes, done = numbers[CHANGES], numbers[DONE]
+        return None if changes & 1 or not numbers[STEPS] else Glimpse(changes, done, numbers[DONE_PLACE])
+
+    def unchanged(self, seen: Glimpse, slots: Tensor, storage: Storage) -> bool:
+        """Whether no row at `slots` (int64 ``[B]``) may have been touched since :meth:`look`.
+
+        A writer claims places before it copies, by its cursor and its count, and says so when it is done. So the rows
+        that may be half written lie between the place where the last write that was complete at first ended, and the
+        place that is the last claimed now. The kernels that copy rows keep the order of these numbers and the rows.
+        """
+        numbers, steps = self.numbers, storage.max_steps
+        cursor = numbers[CURSOR]
+        claimed = numbers[WRITTEN] - seen.done
+        if numbers[CHANGES] != seen.changes or not 0 <= claimed < steps:
+            return False
+        touched = (cursor - seen.place) % steps
+        if touched == 0:
+            return claimed == 0
+        places = slots.numpy() // math.prod(storage.lane_shape)
+        return not bool(((places - seen.place) % steps < touched).any())
 
     def wrote(self, steps: int, run: int) -> None:
         """Note a write of this process; `run` rows of it follow each other in time (0: all do), see ``run_length``."""
@@ -99,6 +152,13 @@ class SharedBuffer:
             numbers[place], numbers[place + 1], numbers[place + 2] = numbers[WRITTEN] - steps, steps, run
             numbers[EVENTS] += 1
         self._known, self._seen = numbers[WRITTEN], (numbers[EVENTS], numbers[RESTARTS])
+        self._complete()
+
+    def _complete(self) -> None:
+        """Note that all places that were claimed hold their rows."""
+        numbers = self.numbers
+        numbers[DONE_PLACE] = numbers[CURSOR]
+        numbers[DONE] = numbers[WRITTEN]
 
     def restarted(self) -> None:
         """Note that this process emptied the buffer, or loaded other rows."""
@@ -106,6 +166,7 @@ class SharedBuffer:
         numbers[RESTARTS] += 1
         numbers[RESTART_EVENT], numbers[RESTART_COUNT] = numbers[EVENTS], numbers[WRITTEN] - numbers[STEPS]
         self._known, self._seen = numbers[WRITTEN], (numbers[EVENTS], numbers[RESTARTS])
+        self._complete()
 
     def _catch_up(self, buffer: ReplayBuffer) -> None:
         """Called with the lock just taken: learn what other processes have done since this one had it."""
@@ -151,7 +212,7 @@ class SharedBuffer:
         spans = writer.extend(steps, storage)
         self._known += steps
         buffer._episodes.written(storage, spans, run)
-        if _is_told(buffer.sampler):
+        if _is_told(buffer.sampler) and type(buffer.sampler).extend is not Sampler.extend:
             slots = slots_of(spans, steps, math.prod(storage.lane_shape))
             buffer.sampler.extend(slots[slots >= 0])
 

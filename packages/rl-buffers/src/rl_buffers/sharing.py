@@ -16,7 +16,10 @@ if sys.platform != "win32":
     import fcntl
 
 __all__ = [
+    "CHANGES",
     "CURSOR",
+    "DONE",
+    "DONE_PLACE",
     "EVENTS",
     "LOG",
     "LOG_ENTRIES",
@@ -37,6 +40,10 @@ READY, STEPS, CURSOR, WRITTEN, WRITING, EVENTS, RESTARTS, RESTART_EVENT, RESTART
 """Places in a shared buffer's numbers: whether the columns exist, how many steps are filled, the writer's cursor and
 count, the process that is changing rows at present, how many events the log after :data:`LOG` has seen, how often the
 buffer was emptied or loaded, and at the last time, how many events there were and the count of its first step."""
+
+DONE, DONE_PLACE, CHANGES = 9, 10, 11
+"""For those who look at rows without the lock: the writer's count and cursor as they were when its last write was
+complete, and a number that is odd while rows are changed by anything else than a write, and higher afterwards."""
 
 RATE = 14
 """Where a rate limiter keeps its two counts."""
@@ -145,6 +152,27 @@ class ProcessLock:
                 self.__exit__()
                 raise
         return self
+
+    def is_free(self) -> bool:
+        """Whether nobody has the lock; where that is so, it was taken for a moment, and `entered` called."""
+        if self._process != os.getpid():
+            with self:
+                return True
+        if not self._threads.acquire(blocking=False):
+            return False
+        try:
+            if self._depth or not lock_file(self._file, wait=False):
+                return False
+            self._threads.acquire()
+            self._depth += 1
+            try:
+                if self.entered is not None:
+                    self.entered()
+            finally:
+                self.__exit__()
+        finally:
+            self._threads.release()
+        return True
 
     def __exit__(self, *error: object) -> None:
         self._depth -= 1

@@ -49,10 +49,6 @@ class TensorDictReplayBuffer(ReplayBuffer):
         self._takes_priorities = False  # while an extend is under way that takes them
         self._labels = {_INDEX, _GENERATION, _WEIGHT} if self.sampler.uses_priorities else {_INDEX}
 
-    def add(self, data: TensorDictBase) -> Any:
-        """Store one row; see :meth:`ReplayBuffer.add`."""
-        return super().add(self._without_sample_entries(data))
-
     def extend(self, data: TensorDictBase, update_priority: bool | None = None) -> Tensor:
         """Store many rows; see :meth:`ReplayBuffer.extend`.
 
@@ -65,7 +61,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         with self._lock:
             self._takes_priorities = update_priority is not False and self.sampler.uses_priorities
             try:
-                return self._extend(self._without_sample_entries(data))
+                return self._extend(self._rows_of(data))
             finally:
                 self._takes_priorities = False
 
@@ -86,6 +82,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
             index = index.to(batch.device)
         batch.set(_INDEX, _per_entry(index, batch))
         for name, value in info.items():
+            if not isinstance(name, str) and batch.get(name, None) is value:  # the sampler has marked it in the batch
+                continue
             if isinstance(value, Tensor) and value.shape[:1] == batch.shape[:1]:
                 batch.set(name, _per_entry(value, batch))
                 self._labels.add(name)
@@ -118,7 +116,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
             generation = None if generation is None else generation.flatten(1)[:, 0]
         self.update_priority(index, priority, generation)
 
-    def _without_sample_entries(self, data: Any) -> Any:
+    def _rows_of(self, data: Any) -> Any:
         """Data without what a sample carries beside its rows."""
         if not isinstance(data, TensorDictBase):
             return data

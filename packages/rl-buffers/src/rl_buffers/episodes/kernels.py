@@ -71,19 +71,19 @@ class NativeKernels:
         _checked("mark", code)
 
     def draw(self, words: Tensor, by_step: bool, length: int, span: tuple[int, int], strict: bool, out: Tensor) -> int:
-        first, counts = out[0], out[1]
+        n, start = words.numel(), out.data_ptr()
         return _checked(
             "draw",
             self._draw(
                 *self._table,
                 words.data_ptr(),
-                words.numel(),
+                n,
                 int(by_step),
                 length,
                 *span,
                 int(strict),
-                first.data_ptr(),
-                counts.data_ptr(),
+                start,
+                start + 8 * n,
             ),
         )
 

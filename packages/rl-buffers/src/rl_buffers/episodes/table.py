@@ -261,7 +261,8 @@ class EpisodeTable:
         out = torch.empty(2, n, dtype=torch.int64)
         if self._kernels.draw(words, by_step, length, span, strict, out):
             self._draw_the_rest(out, length, by_step, strict, span, generator)
-        return out[0], out[1]
+        first, counts = out.unbind(0)
+        return first, counts
 
     def _draw_the_rest(
         self,

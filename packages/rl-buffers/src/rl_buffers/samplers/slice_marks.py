@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl_core.keys import END_NAMES, Key, as_key, as_path, leaf_name, parent_path, sibling
+from rl_core.keys import END_NAMES, Key, as_key, as_path, leaf_name, parent_path
 
 __all__ = ["end_levels", "mark_ends", "mark_starts"]
 
@@ -44,19 +45,33 @@ def mark_ends(batch: TensorDictBase, cut: Tensor, levels: Sequence[Key]) -> None
         levels: the "truncated" entry of each level.
     """
     for truncated_key in levels:
-        done_key, terminated_key = sibling(truncated_key, "done"), sibling(truncated_key, "terminated")
-        done, terminated, truncated = (batch.get(key, None) for key in (done_key, terminated_key, truncated_key))
+        path = as_path(truncated_key)
+        node = _container(batch, path[:-1])
+        entries: dict[str, Any] = dict(node.items())
+        done, terminated, truncated = (entries.get(name) for name in ("done", "terminated", path[-1]))
         known = next((flag for flag in (truncated, done, terminated) if flag is not None), None)
         cuts = _like(cut, known, batch)
         if terminated is None:
             terminated = torch.zeros_like(cuts) if done is None else done.clone()
             if done is not None and truncated is not None:
                 terminated &= ~truncated
-            batch.set(terminated_key, terminated)
+            node.set("terminated", terminated)
         # New tensors: in a batch that a transform has made, flags may share their memory.
         truncated = cuts.clone() if truncated is None else truncated | cuts
-        batch.set(truncated_key, truncated)
-        batch.set(done_key, truncated | terminated if done is None else done | cuts)
+        node.set(path[-1], truncated)
+        node.set("done", truncated | terminated if done is None else done | cuts)
+
+
+def _container(batch: TensorDictBase, path: tuple[str, ...]) -> TensorDictBase:
+    """The container at a path, made where there is none."""
+    node = batch
+    for name in path:
+        inner = node.get(name, None)
+        if inner is None:
+            inner = TensorDict({}, batch.batch_size, device=batch.device)
+            node.set(name, inner)
+        node = inner
+    return node
 
 
 def mark_starts(batch: TensorDictBase, start: Tensor, init_key: Key) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from rl_buffers.gather import RowGather
 from rl_buffers.gather_reference import check_slots
 from rl_buffers.plan import RowPlan
+from rl_buffers.put import RowPut
 from rl_buffers.rows import FlatRows, RowSchema, flatten, object_rows, stack_objects
 from rl_buffers.sent import SentTensor, received, sent
 from rl_buffers.storages.leading import Leading, by_step, leading_dims, objects_by_step
@@ -52,6 +53,7 @@ class ColumnStorage(Storage):
     """
 
     _kind = "LazyTensorStorage"  # in saved states: what one of these storages saved, another can load
+    _rows_alone = True  # whether a row is written without a look at those before
     pin_memory = False
     """Whether :meth:`get` puts its copies into pinned memory; the buffer sets it, only where CUDA is."""
 
@@ -120,6 +122,7 @@ class ColumnStorage(Storage):
         quick = schema is not None and self._write.native and not schema.objects
         quick = quick and not any(column.is_complex() for column in self._columns)
         self._plan = RowPlan(schema) if quick and schema is not None else None
+        self._row_put = RowPut.of(schema, self._columns) if quick and self._rows_alone and schema is not None else None
 
     # ------------------------------------------------------------------------------------------------ writing
     def prepare(self, data: Any, row_dims: int | None = None) -> Block:
@@ -191,6 +194,23 @@ class ColumnStorage(Storage):
         for span in spans:
             if span.stop > filled[0]:
                 filled[0] = span.stop
+
+    def put(self, data: Any, step: int) -> bool:
+        """Write a single step at a place that the writer has chosen, where `data` are as plain as the rows.
+
+        Returns:
+            False where they are not, or the place is no continuation: then nothing was written, and :meth:`prepare`
+            takes the data or says what is wrong.
+        """
+        if self._row_put is None:
+            return False
+        self._check_writable()
+        filled = self._filled[0]
+        if step > filled or not self._row_put(data, step):
+            return False
+        if step == filled:
+            self._filled[0] = step + 1
+        return True
 
     def _write_objects(self, objects: list[list[Any]], spans: Sequence[Span]) -> None:
         lanes = self.lanes
@@ -266,6 +286,11 @@ class ColumnStorage(Storage):
         return self._gather(index, len(self), out)
 
     @property
+    def gathers_in_order(self) -> bool:
+        """Whether rows are read by the kernel, which reads nothing before its call and all before its return."""
+        return self._gather.native
+
+    @property
     def _on_cpu(self) -> bool:
         return self.device is not None and self.device.type == "cpu"
 
@@ -338,7 +363,7 @@ class ColumnStorage(Storage):
             raise CheckpointError("the state has another number of non-tensor values than of rows: it is damaged")
 
     def __getstate__(self) -> dict[str, Any]:
-        kernels: dict[str, Any] = {"_rows": [], "_gather": None, "_write": None, "_plan": None}
+        kernels: dict[str, Any] = {"_rows": [], "_gather": None, "_write": None, "_plan": None, "_row_put": None}
         return {**self.__dict__, **kernels, "_columns": self._columns_to_send()}
 
     def _columns_to_send(self) -> list[SentTensor]:

@@ -56,6 +56,7 @@ class TrajectoryStorage(ColumnStorage):
     """
 
     _kind = "TrajectoryStorage"
+    _rows_alone = False
 
     def __init__(
         self,

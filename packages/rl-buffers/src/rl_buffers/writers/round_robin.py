@@ -66,6 +66,14 @@ class RoundRobinWriter(Writer):
             spans.append(Span(0, left, skipped + stop - start))
         return spans
 
+    def take(self, capacity: int) -> int:
+        """Claim the place of a single step, as :meth:`extend` does, and move on."""
+        at = self._at
+        place = at[0]
+        at[0] = place + 1 if place + 1 < capacity else 0
+        at[1] += 1
+        return place
+
     def empty(self) -> None:
         """Start at place 0."""
         self.cursor = self.write_count = 0
