@@ -74,9 +74,24 @@ def test_rows_are_stepped_on_columns_where_all_environments_write_rows():
     assert supports_rows(SerialEnv(2, "gym:CartPole-v1"))
     assert supports_rows(SerialEnv(2, transformed_cartpole))
     assert not supports_rows(SerialEnv(2, CountingEnv))
+    assert type(SerialEnv(2, "gym:CartPole-v1")) is SerialEnv
     env = ParallelEnv(2, transformed_cartpole, mp_start_method="fork")
-    assert supports_rows(env) and isinstance(env, ParallelEnv)
+    assert supports_rows(env) and env.supports_rows and type(env) is ParallelEnv
     env.close()
+
+
+def test_a_subclass_that_steps_in_its_own_way_is_stepped_that_way():
+    class Shifted(SerialEnv):
+        def _step(self, tensordict):
+            result = super()._step(tensordict)
+            return result.set("reward", result["reward"] + 10)
+
+    class Named(SerialEnv):
+        title = "named"
+
+    assert not Shifted(2, ArrayCountingEnv).supports_rows and Named(2, ArrayCountingEnv).supports_rows
+    rewards = Shifted(2, ArrayCountingEnv).rollout(2)["next", "reward"]
+    assert rewards.squeeze(-1).tolist() == [[11, 12]] * 2
 
 
 @pytest.mark.parametrize("make", [SerialEnv, ParallelEnv])
@@ -179,6 +194,90 @@ def test_environments_of_different_shapes_give_lazy_stacks(make):
     td = env.reset(env.step_mdp(env.rand_step(td)).set("_reset", torch.tensor([[False], [True]])))
     assert td[0]["wide"].tolist() == [1, 1] and td[1]["wide"].tolist() == [0, 0, 0]
     env.close()
+
+
+def test_different_shapes_travel_through_shared_memory(monkeypatch):
+    """With nothing written to the line, a batch has the numbers of one whose rows are sent over it."""
+    kwargs = [{"width": 2, "length": 3}, {"width": 3, "length": 2}]
+    sent, shared = (
+        ParallelEnv(2, WideEnv, create_env_kwargs=kwargs, mp_start_method="fork", shared_memory=share)
+        for share in (False, True)
+    )
+    torch.manual_seed(0)
+    expected = sent.rollout(5, break_when_any_done=False)
+    monkeypatch.setattr("rl_envs.vector.parallel.to_wire", None)
+    torch.manual_seed(0)
+    found = shared.rollout(5, break_when_any_done=False)
+    sent.close()
+    shared.close()
+    assert all((row == other).all() for row, other in zip(expected.unbind(0), found.unbind(0), strict=True))
+
+
+@pytest.mark.parametrize("make", [SerialEnv, ParallelEnv])
+def test_resets_of_different_shapes_take_arguments(make):
+    class Begun(WideEnv):
+        def _reset(self, tensordict=None, start=0, **kwargs):
+            fresh = super()._reset(tensordict)
+            self.count = self.count + start
+            return fresh.set("observation", self.count.clone())
+
+    widths = [{"width": 2, "length": 9}, {"width": 3, "length": 9}]
+    env = make(2, Begun, create_env_kwargs=widths, mp_start_method="fork")
+    assert env.reset(list_of_kwargs=[{"start": 4}, {"start": 5}])["observation"].flatten().tolist() == [4, 5]
+    assert env.rand_step()["next", "observation"].flatten().tolist() == [1, 1]
+    env.close()
+
+
+class Filled(EnvBase):
+    """Stateless: adds the constant that it is given, in an entry of its own width, in rows of two."""
+
+    def __init__(self, width):
+        super().__init__(batch_size=[2])
+        self.observation_spec = Composite(x=Unbounded((2, width)), shape=[2])
+        self.state_spec = Composite(x=Unbounded((2, width)), step=Unbounded((2, 1)), shape=[2])
+        self.action_spec = Bounded(-1.0, 1.0, (2, 1))
+        self.width = width
+
+    def _reset(self, tensordict=None, **kwargs):
+        given = None if tensordict is None else tensordict.get("step", None)
+        step = torch.ones(2, 1) if given is None else given
+        return TensorDict({"x": torch.zeros(2, self.width), "step": step}, batch_size=[2])
+
+    def _step(self, tensordict):
+        x = tensordict["x"] + tensordict["step"]
+        return TensorDict({"x": x, "reward": x[:, :1], "terminated": x[:, :1] >= 3}, batch_size=[2])
+
+
+@pytest.mark.parametrize("make", [SerialEnv, ParallelEnv])
+def test_states_of_different_shapes_are_the_data(make):
+    """Batches of two; what a step reads is what stands in the TensorDict, and a reset takes what it is given."""
+    env = make(2, Filled, create_env_kwargs=[{"width": 1}, {"width": 2}], mp_start_method="fork")
+    td = env.reset()
+    td[0]["x"][1], td[1]["x"][0] = 2, 1
+    td = env.rand_step(td)
+    assert td[0]["next", "x"].tolist() == [[1], [3]] and td[1]["next", "x"].tolist() == [[2, 2], [1, 1]]
+    assert td["next", "done"].flatten().tolist() == [False, True, False, False]
+    td = env.maybe_reset(env.step_mdp(td))
+    assert td[0]["x"].tolist() == [[1], [0]] and td[1]["x"].tolist() == [[2, 2], [1, 1]]
+    td[1]["step"][:] = 0.5
+    td = env.rand_step(env.reset(td))
+    assert td[0]["next", "x"].tolist() == [[1], [1]] and td[1]["next", "x"].tolist() == [[0.5, 0.5]] * 2
+    env.close()
+
+
+def test_a_reset_of_a_batch_that_has_stepped_takes_the_states_it_is_given():
+    env = ParallelEnv(2, Filled, create_env_kwargs={"width": 1}, mp_start_method="fork")
+    td = env.rand_step()
+    td = env.rand_step(env.reset(env.step_mdp(td).set("step", torch.full((2, 2, 1), 0.5))))
+    env.close()
+    assert td["next", "x"].flatten().tolist() == [0.5] * 4
+
+
+def test_transforms_around_different_shapes_are_refused_with_the_cure():
+    env = SerialEnv(2, WideEnv, create_env_kwargs=[{"width": 2, "length": 3}, {"width": 3, "length": 2}])
+    with pytest.raises(EnvError, match=r"different shapes.*SerialEnv\(n, \[lambda: TransformedEnv"):
+        TransformedEnv(env, StepCounter()).reset()
+    assert [row["wide"].shape[-1] for row in env.fake_tensordict().unbind(0)] == [2, 3]
 
 
 def test_bounds_of_their_own_are_kept_by_row():

@@ -12,6 +12,7 @@ from .dm_control.env import DMControlEnv as DMControlEnv
 from .dm_control.env import DMControlWrapper as DMControlWrapper
 from .gym.conversions import SpaceConversion as SpaceConversion
 from .gym.conversions import register_gym_spec_conversion as register_gym_spec_conversion
+from .envpool.async_pool import EnvPoolAsync as EnvPoolAsync
 from .envpool.env import EnvPoolEnv as EnvPoolEnv
 from .envpool.env import EnvPoolWrapper as EnvPoolWrapper
 from .envpool.env import MultiThreadedEnv as MultiThreadedEnv
@@ -23,6 +24,7 @@ from .gym.info import default_info_dict_reader as default_info_dict_reader
 from .gym.row_resets import register_row_reset as register_row_reset
 from .gym.spaces import gym_to_spec as gym_to_spec
 from .gym.spec_to_space import spec_to_space as spec_to_space
+from .gym_like.env import GymLikeEnv as GymLikeEnv
 from .model_based.dreamer import DreamerEnv as DreamerEnv
 from .model_based.imagined import ImaginedEnv as ImaginedEnv
 from .transforms.action_discretizer import ActionDiscretizer as ActionDiscretizer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from typing import ClassVar
 
 import torch
@@ -30,6 +31,11 @@ class AcrobotEnv(ClassicControlEnv):
 
     n_actions: ClassVar[int] = 3
     state_key: ClassVar[str] = "state"
+
+    @property
+    def stack_key(self) -> Hashable | None:
+        """How actions are written."""
+        return self.categorical_action_encoding
 
     def observation_bound(self) -> Tensor:
         return torch.tensor([1.0, 1.0, 1.0, 1.0, *_SPEEDS])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from typing import ClassVar
 
 import torch
@@ -34,6 +35,11 @@ class CartPoleEnv(ClassicControlEnv):
     """
 
     n_actions: ClassVar[int] = 2
+
+    @property
+    def stack_key(self) -> Hashable | None:
+        """How actions are written."""
+        return self.categorical_action_encoding
 
     def observation_bound(self) -> Tensor:
         return torch.tensor([2 * _FARTHEST, math.inf, 2 * _STEEPEST, math.inf])

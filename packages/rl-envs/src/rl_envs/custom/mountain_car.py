@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import ClassVar
 
 import torch
@@ -26,6 +27,11 @@ class MountainCarEnv(ClassicControlEnv):
     """
 
     n_actions: ClassVar[int] = 3
+
+    @property
+    def stack_key(self) -> Hashable | None:
+        """How actions are written."""
+        return self.categorical_action_encoding
 
     def observation_bound(self) -> Tensor:
         return torch.tensor([-_LEFT, _FASTEST])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,8 @@ from rl_core import Bounded, Composite, TensorEnv, Unbounded, make_composite_fro
 from rl_core.errors import KeyMissingError
 
 __all__ = ["PendulumEnv"]
+
+_CONSTANTS = ("max_speed", "max_torque", "dt", "g", "m", "l")
 
 
 class PendulumEnv(TensorEnv):
@@ -105,6 +107,11 @@ class PendulumEnv(TensorEnv):
         th, thdot = drawn[..., 0] * math.pi, drawn[..., 1]
         return TensorDict({**_state(th, thdot), "params": params.clone()}, batch_size=batch, device=self.device)
 
+    @property
+    def stack_key(self) -> Hashable | None:
+        """The constants, for steps that are given none."""
+        return None if self.params.batch_dims else tuple(self.params.get(name).item() for name in _CONSTANTS)
+
     def _step_entries(self, entries: dict[str, Any]) -> dict[str, Any]:
         th, thdot = entries.get("th"), entries.get("thdot")
         if th is None or thdot is None:
@@ -115,7 +122,7 @@ class PendulumEnv(TensorEnv):
         u, sin = _clip(entries["action"].squeeze(-1), constants["max_torque"]), th.sin()
         new_thdot = _clip(_accelerated(thdot, sin, u, constants), constants["max_speed"])
         new_th = torch.addcmul(th, new_thdot, constants["dt"])
-        return {**_state(new_th, new_thdot), "reward": _reward(torch.atan2(sin, th.cos()), thdot, u)}
+        return {**_state(new_th, new_thdot), "reward": _reward(_wrapped(th), thdot, u)}
 
     def _set_seed(self, seed: int) -> None:
         """A generator of this environment's own, from then on."""
@@ -136,6 +143,11 @@ def _accelerated(thdot: Tensor, sin: Tensor, u: Tensor, constants: dict[str, Ten
     length = constants["l"]
     pull = torch.addcdiv(constants["g"] * sin, u, constants["m"] * length, value=2.0)
     return torch.addcdiv(thdot, pull * constants["dt"], length, value=1.5)
+
+
+def _wrapped(angle: Tensor) -> Tensor:
+    """The angle in [-pi, pi); atan2 would give vectors other last bits than single numbers."""
+    return torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
 
 
 def _reward(upright: Tensor, thdot: Tensor, u: Tensor) -> Tensor:

@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 
+from rl_core import Columns, RowProgram
 from rl_core.errors import EnvError
 from rl_core.registry import unknown_id
 from rl_envs.envpool.library import envpool_module
 from rl_envs.envpool.pool import PoolVector
+from rl_envs.envpool.rows import pool_program
 from rl_envs.gym.env import GymWrapper
 
 __all__ = ["EnvPoolEnv", "EnvPoolWrapper", "MultiThreadedEnv", "MultiThreadedEnvWrapper"]
@@ -46,6 +48,10 @@ class EnvPoolWrapper(GymWrapper):
             vector, categorical_action_encoding, device=device, allow_done_after_reset=allow_done_after_reset
         )
         self.name = vector.name
+
+    def row_program(self, columns: Columns) -> RowProgram:
+        """Bind the pool to columns."""
+        return pool_program(self, columns)
 
     def _set_seed(self, seed: int) -> None:
         """The next reset makes the pool anew, with this seed."""

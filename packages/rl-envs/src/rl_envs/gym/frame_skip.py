@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rl_envs.gym.library import gymnasium
+from rl_envs.gym.results import wrong_step
 
 __all__ = ["FrameSkip"]
 
@@ -27,7 +28,11 @@ class FrameSkip(gymnasium.Wrapper):
         """One action for several frames."""
         total: Any = 0.0
         for _ in range(self.frame_skip):
-            observation, reward, terminated, truncated, info = self.env.step(action)
+            result = self.env.step(action)
+            try:
+                observation, reward, terminated, truncated, info = result
+            except (TypeError, ValueError) as error:
+                raise wrong_step(type(self.env.unwrapped).__name__, result) from error
             total = total + reward
             if terminated or truncated:
                 break

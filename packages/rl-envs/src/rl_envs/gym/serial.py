@@ -9,6 +9,7 @@ import numpy as np
 
 from rl_core import Columns, RowProgram
 from rl_envs.gym.library import gymnasium
+from rl_envs.gym.results import wrong_reset, wrong_step
 from rl_envs.gym.rows import action_reader, bind_parts, check_rows, item_rows, observation_writer
 from rl_envs.gym.single import bind_replay, check_reward, not_running, reward_rows
 
@@ -46,7 +47,11 @@ def serial_program(sim: GymWrapper, columns: Columns) -> RowProgram:
                     raise not_running(sim)
                 reward[t, index] = 0.0  # the other rows of this column still hold the end of the episode
                 continue
-            observation, gain, ended, cut, info = steppers[index](action)
+            result = steppers[index](action)
+            try:
+                observation, gain, ended, cut, info = result
+            except (TypeError, ValueError) as error:
+                raise wrong_step(name, result) from error
             seen[index] = observation
             if fresh:
                 check_rows(name, parts[index], observation)
@@ -69,7 +74,11 @@ def serial_program(sim: GymWrapper, columns: Columns) -> RowProgram:
         seeds, options = sim.next_seeds(chosen), sim.next_options()
         for index in chosen:
             replay.begin(index, seeds[index], options)
-            observation, info = envs[index].reset(seed=seeds[index], options=options)
+            result = envs[index].reset(seed=seeds[index], options=options)
+            try:
+                observation, info = result
+            except (TypeError, ValueError) as error:
+                raise wrong_reset(name, result) from error
             seen[index] = observation
             if unseen:
                 check_rows(name, parts[index], observation)

@@ -10,10 +10,12 @@ import numpy as np
 from rl_core import Columns, RowProgram
 from rl_core.errors import EnvError
 from rl_envs.gym.replay import Replay
+from rl_envs.gym.results import wrong_reset, wrong_step
 from rl_envs.gym.rows import action_reader, bind_parts, check_rows, item_rows, observation_writer
 
 if TYPE_CHECKING:
     from rl_envs.gym.env import GymWrapper
+    from rl_envs.gym.info_env import InfoReading
 
 __all__ = ["bind_replay", "check_reward", "not_running", "reward_rows", "scalar_reward", "single_program"]
 
@@ -36,7 +38,11 @@ def single_program(sim: GymWrapper, columns: Columns) -> RowProgram:
         if not running[0]:
             raise not_running(sim)
         record(t)
-        observation, gain, ended, cut, info = step_env(read(t))
+        result = step_env(read(t))
+        try:
+            observation, gain, ended, cut, info = result
+        except (TypeError, ValueError) as error:
+            raise wrong_step(name, result) from error
         seen[0] = observation
         if fresh:
             check_rows(name, parts, observation)
@@ -58,7 +64,11 @@ def single_program(sim: GymWrapper, columns: Columns) -> RowProgram:
             return
         seed, options = sim.next_seeds()[0], sim.next_options()
         replay.begin(0, seed, options)
-        observation, info = reset_env(seed=seed, options=options)
+        result = reset_env(seed=seed, options=options)
+        try:
+            observation, info = result
+        except (TypeError, ValueError) as error:
+            raise wrong_reset(name, result) from error
         seen[0] = observation
         if unseen:
             check_rows(name, parts, observation)
@@ -91,7 +101,7 @@ def _with_pixels(sim: GymWrapper, columns: Columns, write: Callable[[int, Any], 
     return write_both
 
 
-def not_running(sim: GymWrapper) -> EnvError:
+def not_running(sim: InfoReading) -> EnvError:
     """The error of a step outside an episode."""
     if not sim.was_reset:
         return EnvError(f"{sim.name} was stepped before its first reset; start with td = env.reset()")

@@ -20,6 +20,7 @@ import numpy as np
 from rl_core import Columns, RowProgram
 from rl_core.errors import EnvError
 from rl_envs.gym.library import gymnasium
+from rl_envs.gym.results import wrong_step
 from rl_envs.gym.row_resets import reset_rows_of, row_reset_of
 from rl_envs.gym.rows import Part, action_reader, bind_parts, check_rows, observation_writer, reach
 from rl_envs.gym.single import not_running
@@ -27,7 +28,7 @@ from rl_envs.gym.single import not_running
 if TYPE_CHECKING:
     from rl_envs.gym.env import GymWrapper
 
-__all__ = ["autoreset_mode", "lost_value", "vector_program"]
+__all__ = ["VectorProgram", "autoreset_mode", "lost_value", "vector_program"]
 
 AutoresetMode = gymnasium.vector.AutoresetMode
 
@@ -60,12 +61,15 @@ def autoreset_mode(env: Any) -> Any:
 
 def vector_program(sim: GymWrapper, columns: Columns) -> RowProgram:
     """Bind a vector environment to columns."""
-    program = _VectorProgram(sim, columns)
+    program = VectorProgram(sim, columns)
     return RowProgram(program.step, program.reset)
 
 
-class _VectorProgram:
-    """The state of the rows themselves (running, waiting first observations) lies in the environment object."""
+class VectorProgram:
+    """What :func:`vector_program` binds.
+
+    The state of the rows themselves (running, waiting first observations) lies in the environment object.
+    """
 
     def __init__(self, sim: GymWrapper, columns: Columns) -> None:
         self.sim, self.env = sim, sim.simulator
@@ -92,7 +96,11 @@ class _VectorProgram:
         self._step(t)
 
     def _step(self, t: int) -> None:
-        observation, gain, ended, cut, info = self.env.step(self.read(t))
+        result = self.env.step(self.read(t))
+        try:
+            observation, gain, ended, cut, info = result
+        except (TypeError, ValueError) as error:
+            raise wrong_step(self.sim.name, result) from error
         if self.fresh:
             check_rows(self.sim.name, self.parts, observation)
             self._check_gain(gain)

@@ -1,1 +1,1 @@
-"""Simulators written in JAX: ``rl_envs.jax_envs.brax.BraxEnv``, ``rl_envs.jax_envs.jumanji.JumanjiEnv``."""
+"""Simulators in JAX, a file each: ``brax.BraxEnv``, ``jumanji.JumanjiEnv``, ``playground.MujocoPlaygroundEnv``."""

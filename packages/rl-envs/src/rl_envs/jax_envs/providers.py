@@ -1,10 +1,10 @@
-"""The providers ``brax`` and ``jumanji`` of the registry: ``registry.envs.make("brax:ant", num_envs=64)``."""
+"""The providers ``brax``, ``jumanji`` and ``mujoco_playground``: ``registry.envs.make("brax:ant", num_envs=64)``."""
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["BraxProvider", "JumanjiProvider"]
+__all__ = ["BraxProvider", "JumanjiProvider", "MujocoPlaygroundProvider"]
 
 
 class BraxProvider:
@@ -41,6 +41,26 @@ class JumanjiProvider:
         from rl_envs.jax_envs.jumanji import jumanji_module
 
         return sorted(jumanji_module().registered_environments())
+
+    def describe(self, id: str) -> dict[str, Any]:
+        """The specs."""
+        return _specs(self.make(id), id)
+
+
+class MujocoPlaygroundProvider:
+    """Makes :class:`rl_envs.jax_envs.playground.MujocoPlaygroundEnv`."""
+
+    def make(self, id: str, **kwargs: Any) -> Any:
+        """Build the environment; keyword arguments: :class:`rl_envs.jax_envs.playground.MujocoPlaygroundEnv`."""
+        from rl_envs.jax_envs.playground import MujocoPlaygroundEnv
+
+        return MujocoPlaygroundEnv(id, **kwargs)
+
+    def ids(self) -> list[str]:
+        """Every environment of the installed MuJoCo Playground."""
+        from rl_envs.jax_envs.playground import playground_registry
+
+        return sorted(playground_registry().ALL_ENVS)
 
     def describe(self, id: str) -> dict[str, Any]:
         """The specs."""

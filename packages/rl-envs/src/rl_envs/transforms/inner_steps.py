@@ -57,7 +57,7 @@ class InnerRows:
 
     def __init__(self, env: EnvBase, outer: Columns) -> None:
         self.outer, self.own = outer, allocate(env, 1)
-        self.program = env.row_program(self.own)  # type: ignore[attr-defined]
+        self.program = env.row_program(self.own)
         self.actions, self.rewards = list(env.action_keys), list(env.reward_keys)
         self.flags = [key for group in env.end_groups for key in (group.terminated, group.truncated) if key is not None]
         self.root_flags = [flag for flag in self.flags if isinstance(flag, str)]

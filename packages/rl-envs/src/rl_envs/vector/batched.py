@@ -12,7 +12,10 @@ from rl_core.envs.env_specs import leaf_specs
 from rl_core.errors import EnvError
 from rl_envs.vector.members import KINDS, Description
 
-__all__ = ["BatchedEnv", "common_batch_size"]
+__all__ = ["BatchedEnv", "common_batch_size", "steps_as"]
+
+# A subclass that changes one of these is stepped through it, on TensorDicts.
+_STEPPING = ("reset", "step", "step_mdp", "maybe_reset", "rand_action", "any_done", "_reset", "_step", "_step_complete")
 
 
 def common_batch_size(name: str, descriptions: Sequence[Description]) -> torch.Size:
@@ -29,6 +32,12 @@ def common_batch_size(name: str, descriptions: Sequence[Description]) -> torch.S
                 "of one batch need one batch size"
             )
     return sizes[0]
+
+
+def steps_as(env: EnvBase, cls: type[EnvBase]) -> bool:
+    """Whether nothing in an environment's own class changes how ``cls`` steps and resets."""
+    names = (*_STEPPING, "_reset_raw", "_reset_rows", "_step_rows")
+    return all(getattr(type(env), name, None) is getattr(cls, name, None) for name in names)
 
 
 class BatchedEnv(EnvBase):

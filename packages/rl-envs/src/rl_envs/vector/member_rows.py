@@ -27,21 +27,24 @@ class MemberRows:
 
     Args:
         members: the environments.
-        columns: of their batch; the first dimension after time counts environments.
+        columns: of their batch, where the first dimension after time counts environments; or those of each.
     """
 
-    def __init__(self, members: Members, columns: Columns) -> None:
+    def __init__(self, members: Members, columns: Columns | Sequence[Columns]) -> None:
         self.members = members
-        parts = [_part(columns, index, env.batch_size) for index, env in enumerate(members.envs)]
+        if isinstance(columns, Columns):
+            parts = [_part(columns, index, env.batch_size) for index, env in enumerate(members.envs)]
+        else:
+            parts = list(columns)
         self.programs = [
             self._program(index, env, part) for index, (env, part) in enumerate(zip(members.envs, parts, strict=True))
         ]
         self._steps = [_whole_step(program) for program in self.programs]
         self._rewards = [[part[key] for key in env.reward_keys] for env, part in zip(members.envs, parts, strict=True)]
         self._ends = [_end_arrays(env, part) for env, part in zip(members.envs, parts, strict=True)]
-        self._done = [columns[key] for key in members.envs[0].done_keys]
+        self._done = [[part[key] for key in env.done_keys] for env, part in zip(members.envs, parts, strict=True)]
         self.program = RowProgram(
-            self._step_one_row if columns.n_steps == 1 else self._step,
+            self._step_one_row if parts[0].n_steps == 1 else self._step,
             self.reset,
             ahead=self._ahead if self.has_ahead else None,
         )
@@ -53,7 +56,7 @@ class MemberRows:
 
     def _program(self, index: int, env: EnvBase, part: Columns) -> RowProgram:
         if supports_rows(env):
-            return env.row_program(part)  # type: ignore[attr-defined]
+            return env.row_program(part)
         return _ContainerRows(self.members, index, env, part).program
 
     # ---------------------------------------------------------------- steps
@@ -102,11 +105,8 @@ class MemberRows:
                 _give_options(env, members.kwargs(index))
             members.run(index, "reset", program.reset, t, own)
             members.held[index] = False
-        for flags in self._done:
-            if mask is None:
-                flags[t] = False
-            else:
-                flags[t][mask] = False
+            for flags in self._done[index]:
+                flags[t][... if own is None else own] = False
 
 
 def _part(columns: Columns, index: int, batch_size: torch.Size) -> Columns:

@@ -149,6 +149,13 @@ class Members:
             self._streams[index] = after
             watched.clear()
 
+    def draws_nothing(self, phase: str) -> None:
+        """Watch no longer for draws in a phase, of which it is known that it draws nothing."""
+        for index, watched in enumerate(self._watched):
+            if phase in watched:
+                watched.discard(phase)
+                self.plain[index] = not watched
+
     # ---------------------------------------------------------------- life
     def state_dict(self) -> dict[str, Any]:
         """Every environment's state and its random stream."""

@@ -9,13 +9,15 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
-from rl_core import ArrayEnv, Columns, RowProgram
+from rl_core import Columns, RowProgram
 from rl_core.envs.array_env import stage_leaves
 from rl_core.envs.columns import nest, object_row
 from rl_core.envs.env_specs import leaf_specs
 from rl_core.envs.partial_reset import reset_request
 from rl_core.keys import Key, join
+from rl_envs.vector.batched import steps_as
 from rl_envs.vector.makers import makers_of
+from rl_envs.vector.parallel_parts import WorkerParts, can_share_parts
 from rl_envs.vector.parallel_rows import WorkerRows
 from rl_envs.vector.pool import Lane, WorkerPool
 from rl_envs.vector.row_by_row import RowByRowEnv
@@ -30,8 +32,9 @@ class ParallelEnv(RowByRowEnv):
     """Several environments in worker processes, stepped at once as one environment of batch size ``[N, ...]``.
 
     Workers write their rows in place into memory shared with this process; a step sends one byte to each worker and
-    waits for one byte, blocking in the kernel. Entries that are no tensors, and environments whose specs differ (which
-    give lazy stacks), travel over the line instead. The same seed gives the same numbers as :class:`SerialEnv`.
+    waits for one byte, blocking in the kernel; environments whose shapes differ (which give lazy stacks) have rows of
+    their own there. Entries that are no tensors, or whose shapes are not known in advance, travel over the line
+    instead. The same seed gives the same numbers as :class:`SerialEnv`.
 
     A worker's exception is raised here as a :class:`WorkerError` with the environment's index, what it was doing and
     its traceback; so is the end of a process. All workers are ended then.
@@ -102,34 +105,104 @@ class ParallelEnv(RowByRowEnv):
             shutdown_timeout=shutdown_timeout,
         )
         self._ending = weakref.finalize(self, self.pool.close)
+        self.worker_rows: WorkerRows | None = None
+        self._worker_parts: WorkerParts | None = None
+        self._writes_rows = False
         self.num_processes = len(self.pool.lanes)
         try:
             super().__init__(self.pool.descriptions, device)
-            if type(self) is ParallelEnv and shared_memory and self.sharable:
-                self._share()
+            if shared_memory and steps_as(self, ParallelEnv):
+                if self.sharable:
+                    self._share()
+                elif self.heterogeneous and can_share_parts(self._shells()):
+                    self._worker_parts = WorkerParts(self.pool, self._shells())
         except BaseException:
             self.pool.close(why="its construction failed")
             raise
 
     def _share(self) -> None:
-        """Put the rows into shared memory; the class says from then on how steps are taken."""
+        """Put the rows into shared memory."""
         leaves = {key: (key, spec, carried) for key, (spec, carried) in stage_leaves(self).items()}
         states = {key: (key, spec, True) for key, spec in leaf_specs(self.state_spec).items() if key not in leaves}
         shared, ahead = self.pool.share(lay_out([*leaves.values(), *states.values()]), tuple(self.batch_size))
         self.worker_rows = WorkerRows(self.pool, shared, self, list(states), ahead)
-        # supports_rows goes by the class. As SerialEnv, this one is stepped on columns where its environments are, so
-        # that both draw random actions in one order.
-        rows = self.fits_rows and all(each.rows for each in self.descriptions)
-        self.__class__ = _ParallelRows if rows else _ParallelShared
+        # As SerialEnv, this one is stepped on columns where its environments are: they draw random actions in one order
+        self._writes_rows = self.fits_rows and all(each.rows for each in self.descriptions)
 
     def _seed_each(self, seeds: Sequence[int]) -> None:
         self.pool.call("seed", [(seeds[lane.envs.start : lane.envs.stop],) for lane in self.pool.lanes])
         self._seeded = True
 
+    # ---------------------------------------------------------------- shared rows
+    @property
+    def supports_rows(self) -> bool:
+        """Where all environments write rows, they are shared, and results stay on the CPU."""
+        return self._writes_rows and (self.device is None or self.device.type == "cpu")
+
+    def row_program(self, columns: Columns) -> RowProgram:
+        """Actions from the columns into shared memory, and results back."""
+        if self.worker_rows is None:
+            return super().row_program(columns)
+        program, this = self.worker_rows.program(columns), weakref.ref(self)
+
+        def reset(t: int, mask: Any) -> None:
+            env = this()
+            if env is not None:
+                env._seed_first_reset()
+            program.reset(t, mask)
+
+        return RowProgram(program.step, reset, ahead=program.ahead)
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        rows = self.worker_rows
+        if rows is None:
+            return super()._reset(tensordict, **kwargs)
+        self._seed_first_reset()
+        each = self._kwargs_each(kwargs)
+        request = reset_request(tensordict, self.end_groups)
+        asked = None if request is None else request.rows(len(self.batch_size))
+        mask = None if asked is None or bool(asked.all()) else asked.cpu().numpy()
+        given = tensordict is not None and rows.take_states(tensordict)
+        rows.reset(mask, each, given)
+        return self._result(rows, 0, [*self.observation_keys, *rows.states])
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        rows = self.worker_rows
+        if rows is None:
+            return super()._step(tensordict)
+        for key in self.state_keys:
+            value = tensordict.get(key, None)
+            if value is not None:
+                following = tensordict.get(join("next", key), None)
+                rows.write(key, 0, value)
+                rows.write(key, 1, value if following is None else following)
+        for key in self.action_keys:
+            rows.write(key, 0, tensordict.get(key))
+        rows.step()
+        result = self._result(rows, 1, [*self.observation_keys, *self._flags()])
+        for key in self.reward_keys:
+            result.set(key, self._leaf_at(rows, key, 0))
+        return result
+
+    def _flags(self) -> list[Key]:
+        flags = [(group.terminated, group.truncated) for group in self.end_groups]
+        return self._derive("flags", lambda: [key for pair in flags for key in pair if key is not None])
+
+    def _leaf_at(self, rows: WorkerRows, key: Key, row: int) -> Any:
+        tensor = rows.tensors.get(key)
+        if tensor is None:
+            return object_row(rows.shared.arrays[key][row], self.batch_size)
+        return tensor[row].clone() if self.device is None else tensor[row].to(self.device, copy=True)
+
+    def _result(self, rows: WorkerRows, row: int, keys: Sequence[Key]) -> TensorDictBase:
+        return nest({key: self._leaf_at(rows, key, row) for key in keys}, self.batch_size, self.device)
+
     # ---------------------------------------------------------------- rows of TensorDicts
     def _reset_rows(
         self, requests: Sequence[TensorDictBase | None], kwargs: Sequence[Mapping[str, Any]] | None
     ) -> list[TensorDictBase | None]:
+        if self._worker_parts is not None:
+            return self._worker_parts.reset_rows(requests, kwargs)
         lanes = [lane for lane in self.pool.lanes if any(requests[index] is not None for index in lane.envs)]
         arguments = [(to_wire(_of(requests, lane)), None if kwargs is None else _of(kwargs, lane)) for lane in lanes]
         fresh: list[TensorDictBase | None] = [None] * self.num_workers
@@ -138,6 +211,8 @@ class ParallelEnv(RowByRowEnv):
         return fresh
 
     def _step_rows(self, rows: Sequence[TensorDictBase]) -> list[TensorDictBase]:
+        if self._worker_parts is not None:
+            return self._worker_parts.step_rows(rows)
         arguments = [(to_wire(_of(rows, lane)),) for lane in self.pool.lanes]
         found = self.pool.call("step_rows", arguments)
         return [row for rows in found for row in from_wire(rows) if row is not None]
@@ -178,69 +253,6 @@ class ParallelEnv(RowByRowEnv):
     def _check_open(self) -> None:
         self.pool._check_open()
         super()._check_open()
-
-
-class _ParallelShared(ParallelEnv):
-    """A ParallelEnv whose rows lie in shared memory."""
-
-    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        self._seed_first_reset()
-        rows, each = self.worker_rows, self._kwargs_each(kwargs)
-        request = reset_request(tensordict, self.end_groups)
-        asked = None if request is None else request.rows(len(self.batch_size))
-        mask = None if asked is None or bool(asked.all()) else asked.cpu().numpy()
-        given = tensordict is not None and rows.take_states(tensordict)
-        rows.reset(mask, each, given)
-        return self._result(0, [*self.observation_keys, *rows.states])
-
-    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        rows = self.worker_rows
-        for key in self.state_keys:
-            value = tensordict.get(key, None)
-            if value is not None:
-                following = tensordict.get(join("next", key), None)
-                rows.write(key, 0, value)
-                rows.write(key, 1, value if following is None else following)
-        for key in self.action_keys:
-            rows.write(key, 0, tensordict.get(key))
-        rows.step()
-        result = self._result(1, [*self.observation_keys, *self._flags()])
-        for key in self.reward_keys:
-            result.set(key, self._leaf_at(key, 0))
-        return result
-
-    def _flags(self) -> list[Key]:
-        flags = [(group.terminated, group.truncated) for group in self.end_groups]
-        return self._derive("flags", lambda: [key for pair in flags for key in pair if key is not None])
-
-    def _leaf_at(self, key: Key, row: int) -> Any:
-        tensor = self.worker_rows.tensors.get(key)
-        if tensor is None:
-            return object_row(self.worker_rows.shared.arrays[key][row], self.batch_size)
-        return tensor[row].clone() if self.device is None else tensor[row].to(self.device, copy=True)
-
-    def _result(self, row: int, keys: Sequence[Key]) -> TensorDictBase:
-        return nest({key: self._leaf_at(key, row) for key in keys}, self.batch_size, self.device)
-
-
-class _ParallelRows(_ParallelShared, ArrayEnv):
-    """One that can be stepped on columns."""
-
-    def row_program(self, columns: Columns) -> RowProgram:
-        """Actions from the columns into shared memory, and results back."""
-        program, this = self.worker_rows.program(columns), weakref.ref(self)
-
-        def reset(t: int, mask: Any) -> None:
-            env = this()
-            if env is not None:
-                env._seed_first_reset()
-            program.reset(t, mask)
-
-        return RowProgram(program.step, reset, ahead=program.ahead)
-
-
-for _flavour in (_ParallelShared, _ParallelRows):
-    _flavour.__name__ = _flavour.__qualname__ = "ParallelEnv"  # for messages
 
 
 def _of(each: Sequence[Any], lane: Lane) -> list[Any]:

@@ -61,6 +61,7 @@ class WorkerRows:
         for key, value in found:
             if value is not None:
                 self.write(key, 0, value)
+                self.write(key, 1, value)  # after a step, a worker goes on from this row
         return any(value is not None for _, value in found)
 
     # ---------------------------------------------------------------- acting

@@ -19,7 +19,7 @@ from rl_envs.vector.channel import CALL, CLOSE, FAILED, OBJECT, OK, RESET, STEP,
 from rl_envs.vector.failures import Failure, WorkerError, ended, silent
 from rl_envs.vector.makers import Maker
 from rl_envs.vector.processes import checked_method, end_all, start_workers
-from rl_envs.vector.shared_columns import Place, SharedColumns
+from rl_envs.vector.shared_columns import Place, SharedColumns, SharedParts
 from rl_envs.vector.spawned import WorkerProcess
 
 __all__ = ["Lane", "WorkerPool"]
@@ -169,15 +169,24 @@ class WorkerPool:
             the columns, and whether an environment carries a policy's state.
         """
         shared = SharedColumns(places, batch)
+        return shared, self._hand_out(shared.fd, "share", places, batch)
+
+    def share_parts(self, layouts: Sequence[Sequence[Place]], batch: tuple[int, ...]) -> SharedParts:
+        """Bind environments of shapes of their own to columns of each in shared memory."""
+        shared = SharedParts(layouts, batch)
+        self._hand_out(shared.fd, "share_parts", layouts, batch)
+        return shared
+
+    def _hand_out(self, fd: int, how: str, what: Sequence[Any], batch: tuple[int, ...]) -> bool:
         try:
             for lane in self.lanes:
-                self.post(lane, "share", (places, batch, lane.envs), "construction")
-                lane.channel.send_file(shared.fd)
+                self.post(lane, how, (what, batch, lane.envs), "construction")
+                lane.channel.send_file(fd)
         except LineClosedError:
             raise self._gone(lane, "construction") from None
         finally:
-            os.close(shared.fd)
-        return shared, any(self._collect(self.lanes, "construction"))
+            os.close(fd)
+        return any(self._collect(self.lanes, "construction"))
 
     # ---------------------------------------------------------------- waiting
     def _collect(self, lanes: Sequence[Lane], phase: str, timeout: float | None = None) -> list[Any]:

@@ -16,7 +16,8 @@ from rl_core import Composite, EnvBase
 from rl_core.envs.ends import any_done
 from rl_core.envs.entries import put_entries
 from rl_core.envs.partial_reset import merge_reset, pop_reset_keys, reset_request
-from rl_core.envs.stack_steps import stack_entries, stack_steps
+from rl_core.envs.stack_steps import stack_entries
+from rl_core.errors import EnvError
 from rl_envs.vector.batched import BatchedEnv
 from rl_envs.vector.members import Description, Members
 
@@ -143,18 +144,20 @@ class RowByRowEnv(BatchedEnv):
             tensordict.set("next", lazy_stack([row.get("next") for row in rows]))
         return tensordict
 
-    def rollout(
-        self, max_steps: int, *args: Any, return_contiguous: bool | None = None, **kwargs: Any
-    ) -> TensorDictBase:
-        """As of every environment; rows of shapes of their own give a lazy stack of dense rows ``[T]``."""
+    def _reset_raw(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        if self.heterogeneous:
+            name = type(self).__name__
+            raise EnvError(
+                f"this {name} holds environments of different shapes: transforms around it, and batches of it, cannot "
+                f"read their rows. Transform each environment: {name}(n, [lambda: TransformedEnv(...), ...])"
+            )
+        return super()._reset_raw(tensordict, **kwargs)
+
+    def fake_tensordict(self) -> TensorDictBase:
+        """A legal step made of zeros."""
         if not self.heterogeneous:
-            return super().rollout(max_steps, *args, return_contiguous=return_contiguous, **kwargs)
-        steps = super().rollout(max_steps, *args, return_contiguous=False, **kwargs)
-        by_env = zip(*(step.unbind(0) for step in steps.unbind(-1)), strict=True)
-        rows = [stack_steps(list(row), row[0].batch_dims) for row in by_env]
-        stacked = lazy_stack(rows)
-        stacked.names = [*([None] * (stacked.batch_dims - 1)), "time"]
-        return stacked
+            return super().fake_tensordict()
+        return lazy_stack([shell.fake_tensordict() for shell in self._shells()])
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The root of the next step."""

@@ -9,6 +9,7 @@ import torch
 from tensordict import TensorDictBase
 
 from rl_core import Columns, EnvBase, RowProgram
+from rl_envs.vector.batched import steps_as
 from rl_envs.vector.makers import makers_of
 from rl_envs.vector.member_rows import MemberRows
 from rl_envs.vector.members import Members
@@ -19,7 +20,7 @@ from rl_envs.vector.tensor_members import TensorMembers
 __all__ = ["SerialEnv"]
 
 
-class SerialEnv(RowByRowEnv):
+class SerialEnv(RowByRowEnv, RowsEnv):
     """Several environments in this process, stepped one after the other as one environment of batch size ``[N, ...]``.
 
     Environments that write rows (gymnasium's and other numpy simulators, with transforms that have row programs) are
@@ -77,8 +78,9 @@ class SerialEnv(RowByRowEnv):
             self.members.close()
             raise
         self._tensor_members = TensorMembers(self.members)
-        if type(self) is SerialEnv and self.fits_rows and all(each.rows for each in self.descriptions):
-            self.__class__ = _SerialRows  # supports_rows goes by the class; which one fits is known only now
+        self._writes_rows = (
+            self.fits_rows and all(each.rows for each in self.descriptions) and steps_as(self, SerialEnv)
+        )
 
     def __getitem__(self, index: int) -> EnvBase:
         """One of the environments."""
@@ -88,15 +90,40 @@ class SerialEnv(RowByRowEnv):
         self.members.seed(seeds)
         self._seeded = True
 
-    # ---------------------------------------------------------------- rows of TensorDicts
+    # ---------------------------------------------------------------- rows of columns
+    @property
+    def supports_rows(self) -> bool:
+        """Where all environments write rows, and results stay on the CPU."""
+        return self._writes_rows and (self.device is None or self.device.type == "cpu")
+
+    def row_program(self, columns: Columns) -> RowProgram:
+        """Each environment's own program on its part of the columns."""
+        program = MemberRows(self.members, columns).program
+
+        def reset(t: int, mask: Any) -> None:
+            self._seed_first_reset()
+            program.reset(t, mask)
+
+        return RowProgram(program.step, reset, ahead=program.ahead)
+
+    def _hand_kwargs(self, kwargs: Sequence[Mapping[str, Any]] | None) -> None:
+        self.members.reset_kwargs = kwargs
+
+    # ---------------------------------------------------------------- TensorDicts
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        reset = RowsEnv._reset if self._writes_rows else RowByRowEnv._reset
+        return reset(self, tensordict, **kwargs)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        if self._writes_rows:
+            return RowsEnv._step(self, tensordict)
+        stepped = None if self.heterogeneous else self._tensor_members.step(tensordict, self.end_groups)
+        return RowByRowEnv._step(self, tensordict) if stepped is None else stepped
+
     def _reset_rows(
         self, requests: Sequence[TensorDictBase | None], kwargs: Sequence[Mapping[str, Any]] | None
     ) -> list[TensorDictBase | None]:
         return reset_members(self.members, requests, kwargs)
-
-    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        stepped = None if self.heterogeneous else self._tensor_members.step(tensordict, self.end_groups)
-        return super()._step(tensordict) if stepped is None else stepped
 
     def _step_rows(self, rows: Sequence[TensorDictBase]) -> list[TensorDictBase]:
         return step_members(self.members, rows)
@@ -110,6 +137,7 @@ class SerialEnv(RowByRowEnv):
         """Set an attribute of every environment."""
         for env, value in zip(self.members.envs, self._values_each(values), strict=True):
             setattr(env, name, value)
+        self._tensor_members = TensorMembers(self.members)  # they may be stepped as one no more
 
     def state_dict(self) -> dict[str, Any]:
         """The states of the environments and their random streams."""
@@ -133,23 +161,3 @@ class SerialEnv(RowByRowEnv):
         if not self.is_closed:
             self.members.close()
         super().close(raise_if_closed=raise_if_closed)
-
-
-class _SerialRows(RowsEnv, SerialEnv):
-    """A SerialEnv whose environments all write rows."""
-
-    def row_program(self, columns: Columns) -> RowProgram:
-        """Each environment's own program on its part of the columns."""
-        program = MemberRows(self.members, columns).program
-
-        def reset(t: int, mask: Any) -> None:
-            self._seed_first_reset()
-            program.reset(t, mask)
-
-        return RowProgram(program.step, reset, ahead=program.ahead)
-
-    def _hand_kwargs(self, kwargs: Sequence[Mapping[str, Any]] | None) -> None:
-        self.members.reset_kwargs = kwargs
-
-
-_SerialRows.__name__ = _SerialRows.__qualname__ = "SerialEnv"  # for messages

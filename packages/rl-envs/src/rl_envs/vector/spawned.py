@@ -121,8 +121,6 @@ class Nursery:
         groups: Sequence[tuple[Sequence[Maker], int]],
         threads: int | None,
     ) -> None:
-        parcels = [pack(makers) for makers, _ in groups]
-        firsts = [first for _, first in groups]
         self.pids: list[int] = []
         self._codes: dict[int, int] = {}
         self.workers = [_Nursling(self, number) for number in range(len(groups))]
@@ -131,7 +129,13 @@ class Nursery:
             self._process = _python("nurse", [theirs, *sockets], threads)
         finally:
             theirs.close()
-        self._luggage = (parcels, firsts, threads, _script(parcels))
+        try:  # while it loads its libraries
+            parcels = [pack(makers) for makers, _ in groups]
+        except BaseException:
+            self._process.kill()
+            self._process.wait()
+            raise
+        self._luggage = (parcels, [first for _, first in groups], threads, _script(parcels))
 
     def code_of(self, number: int, seconds: float = 0.0) -> int | None:
         """A worker's exit code, for which it is waited so long."""

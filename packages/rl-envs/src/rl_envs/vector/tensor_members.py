@@ -1,7 +1,8 @@
-"""Stateless environments over tensors (``TensorEnv``) side by side: each is called on its rows, without a container."""
+"""Stateless environments over tensors (``TensorEnv``) side by side: called without a container, all at once or each."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,8 +23,9 @@ _NOT_READ = ("next", *END_NAMES)  # what a step that is taken does not depend on
 class TensorMembers:
     """Steps environments whose step is a function of tensors.
 
-    Each is called by itself, so that a row's numbers do not depend on how many rows there are: vectorised arithmetic
-    may differ in the last bit.
+    Those of one kind that say so (``TensorEnv.stack_key``) are stepped by one call. Any others are called each by
+    itself, so that a row's numbers do not depend on how many rows there are: vectorised arithmetic may differ in the
+    last bit.
 
     Args:
         members: the environments.
@@ -34,6 +36,7 @@ class TensorMembers:
         self.able = all(isinstance(env, TensorEnv) and env.device is None for env in members.envs)
         self._envs = [env for env in members.envs if isinstance(env, TensorEnv)]
         self._steps = [env._step_entries for env in self._envs]
+        self.as_one = self.able and _steps_as_one(self._envs)
         self._constants: dict[str, tuple[list[Any], list[Any]]] = {}
 
     def step(self, tensordict: TensorDictBase, groups: list[EndGroup]) -> TensorDictBase | None:
@@ -48,7 +51,11 @@ class TensorMembers:
             return None
         if not all(env._validated and env._steps_plainly() for env in self._envs):
             return None
-        columns = [(name, self._rows(name, value)) for name, value in tensordict.items() if name not in _NOT_READ]
+        read = {name: value for name, value in tensordict.items() if name not in _NOT_READ}
+        if self.as_one and all(type(value) is Tensor or type(value) is TensorDict for value in read.values()):
+            self.members.draws_nothing("step")
+            return self._completed(self._steps[0](read), tensordict, groups)
+        columns = [(name, self._rows(name, value)) for name, value in read.items()]
         written: list[dict[str, Any]] = []
         members, plain = self.members, self.members.plain
         for index, step in enumerate(self._steps):
@@ -75,11 +82,24 @@ class TensorMembers:
         names = written[0].keys()
         alike = all(row.keys() == names for row in written)
         if alike and all(isinstance(value, Tensor) for value in written[0].values()):
-            leaves: dict[Any, Any] = {name: torch.stack([row[name] for row in written]) for name in names}
-            if names.isdisjoint(END_NAMES):
-                leaves.update(no_ends(groups, size, device))
-            return TensorDict(leaves, batch_size=size, device=device)
+            return self._completed({name: torch.stack([row[name] for row in written]) for name in names}, like, groups)
         rows = [TensorDict(row, batch_size=size[1:], device=device) for row in written]
         for row, env in zip(rows, self.members.envs, strict=True):
             complete_ends(row, env.end_groups, batch_locked=False)
         return LazyStackedTensorDict.maybe_dense_stack(rows, 0)
+
+    def _completed(self, written: dict[str, Any], like: TensorDictBase, groups: list[EndGroup]) -> TensorDictBase:
+        """What is written under "next", end flags included where no episode ends."""
+        leaves: dict[Any, Any] = dict(written)
+        if written.keys().isdisjoint(END_NAMES):
+            leaves.update(no_ends(groups, like.batch_size, like.device))
+        return TensorDict(leaves, batch_size=like.batch_size, device=like.device)
+
+
+def _steps_as_one(envs: Sequence[TensorEnv]) -> bool:
+    """Whether one of several environments can step for all of them."""
+    first = envs[0]
+    if "stack_key" not in vars(type(first)) or first.stack_key is None:
+        return False
+    same = (type(first), first.batch_size, first.stack_key)
+    return all((type(env), env.batch_size, env.stack_key) == same for env in envs)

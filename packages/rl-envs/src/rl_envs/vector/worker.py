@@ -36,9 +36,10 @@ from rl_envs.vector.failures import Failure
 from rl_envs.vector.makers import Maker, Parcel, unpack
 
 if TYPE_CHECKING:
+    from rl_core import Columns, EnvBase
     from rl_envs.vector.member_rows import MemberRows
     from rl_envs.vector.members import Members
-    from rl_envs.vector.shared_columns import Place
+    from rl_envs.vector.shared_columns import Place, SharedColumns, SharedParts
 
 __all__ = ["main", "nurse", "serve_forked"]
 
@@ -50,6 +51,7 @@ def main(fd: int) -> None:
         fd: its end of the line.
     """
     channel = Channel(socket.socket(fileno=fd))
+    _load()
     try:
         _, (parcel, first, threads, script) = channel.receive()
     except LineClosedError:
@@ -69,9 +71,8 @@ def nurse(control_fd: int, *fds: int) -> None:
 
 def _nurse(control: Channel, fds: Sequence[int]) -> None:
     sockets = [socket.socket(fileno=fd) for fd in fds]
+    _load()  # here, once; the parent writes down meanwhile what the workers are to make
     _, (parcels, firsts, threads, script) = control.receive()
-    from rl_envs.vector import member_rows, shared_columns  # noqa: F401  (loaded here once)
-
     pids: dict[int, int] = {}
     for number, sock in enumerate(sockets):
         pid = os.fork()
@@ -90,6 +91,14 @@ def _nurse(control: Channel, fds: Sequence[int]) -> None:
                 control.send(OBJECT, (pids.pop(pid), os.waitstatus_to_exitcode(status)))
     while pids:
         pids.pop(os.wait()[0], None)
+
+
+def _load() -> None:
+    """Load what all environments need."""
+    from rl_envs.vector.without_compiler import compiler_left_out
+
+    with compiler_left_out():
+        from rl_envs.vector import member_rows, shared_columns  # noqa: F401
 
 
 def _end_after(serve: Callable[[], None]) -> None:
@@ -136,6 +145,7 @@ class _Worker:
     """
 
     members: Members
+    shared: SharedColumns | SharedParts
 
     def __init__(self, channel: Channel, first: int) -> None:
         self.channel, self.first = channel, first
@@ -206,16 +216,31 @@ class _Worker:
         """Bind the environments to the memory that follows over the line."""
         import torch
 
-        from rl_envs.vector.member_rows import MemberRows
         from rl_envs.vector.shared_columns import SharedColumns
 
         fd = self.channel.receive_file()
-        self.shared = SharedColumns(places, batch, fd, envs)
+        self.shared = shared = SharedColumns(places, batch, fd, envs)
         os.close(fd)
-        self.rows = MemberRows(self.members, self.shared.columns(torch.Size([len(envs), *batch[1:]])))
-        states = set(self.members.envs[0].state_keys)
-        self.following = [self.shared.arrays[key] for key in self.shared.carried if key not in states]
-        self.everything = [self.shared.arrays[key] for key in self.shared.carried]
+        columns = shared.columns(torch.Size([len(envs), *batch[1:]]))
+        self._bind(columns, [(columns, self.members.envs[0])])
+
+    def do_share_parts(self, layouts: Sequence[Sequence[Place]], batch: tuple[int, ...], envs: range) -> None:
+        """The same for environments of shapes of their own."""
+        from rl_envs.vector.shared_columns import SharedParts
+
+        fd = self.channel.receive_file()
+        self.shared = SharedParts(layouts, batch, fd, envs)
+        os.close(fd)
+        parts = self.shared.parts
+        self._bind(parts, list(zip(parts, self.members.envs, strict=True)))
+
+    def _bind(self, columns: Columns | Sequence[Columns], held: Sequence[tuple[Columns, EnvBase]]) -> None:
+        from rl_envs.vector.member_rows import MemberRows
+
+        self.rows = MemberRows(self.members, columns)
+        carried = [(key, part.arrays[key], env.state_keys) for part, env in held for key in part.carried]
+        self.following = [array for key, array, states in carried if key not in states]
+        self.everything = [array for _, array, _ in carried]
         self.stepped = False
         self.channel.send(OBJECT, self.rows.has_ahead)
 
@@ -325,4 +350,11 @@ class _Worker:
         self.channel.send(OBJECT, self.members.load_state_dict(dict(state)))
 
 
-_PHASES = {"share": "construction", "reset": "reset", "step": "step", "reset_rows": "reset", "step_rows": "step"}
+_PHASES = {
+    "share": "construction",
+    "share_parts": "construction",
+    "reset": "reset",
+    "step": "step",
+    "reset_rows": "reset",
+    "step_rows": "step",
+}
