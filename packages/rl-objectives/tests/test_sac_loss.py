@@ -477,7 +477,7 @@ def test_shapes_that_would_broadcast_are_refused():
     for key, shape in ((("next", "reward"), (12,)), (("next", "terminated"), (12,)), (("next", "reward"), (12, 2))):
         batch = make_batch()
         batch[key] = torch.zeros(shape, dtype=batch[key].dtype)
-        with pytest.raises(SpecError, match=r"\[12, 1\].*Nothing is broadcast"):
+        with pytest.raises(SpecError, match=r"\[12, 1\].*nothing is broadcast"):
             loss(batch)
 
     class Scalar(Joined):

@@ -275,3 +275,15 @@ def test_critics_of_other_rows_are_refused():
     net = TensorDictModule(Short(nn.Linear(5, 5)), ["observation", "action"], ["state_action_value"])
     with pytest.raises(LossError, match="log-probabilities"):
         make_loss(TQCLoss, critic=net)(make_batch())
+
+
+def test_crossq_compiles_into_one_graph():
+    loss, batch = make_loss(CrossQLoss, critic=make_critic(norm=True)), make_batch()
+    twin = copy.deepcopy(loss)
+    expected = twin(batch.clone())
+    out = torch.compile(loss, fullgraph=True, backend="aot_eager")(batch)
+    for key, value in expected.items():
+        torch.testing.assert_close(out[key], value)
+    for (name, one), other in zip(loss.named_buffers(), twin.buffers(), strict=True):
+        torch.testing.assert_close(one, other, msg=name)
+    assert all(module.training for module in loss.qvalue_network.modules())

@@ -61,6 +61,7 @@ from .policies.actor_value import ActorValueOperator as ActorValueOperator
 from .policies.composite_head import CompositeHead as CompositeHead
 from .policies.multi_step_actor import MultiStepActorWrapper as MultiStepActorWrapper
 from .policies.base import PolicyModule as PolicyModule
+from .policies.diffusion import DiffusionActor as DiffusionActor
 from .policies.decision_transformer_inference import DecisionTransformerInferenceWrapper as DecisionTransformerInferenceWrapper
 from .policies.distributional_q_value import DistributionalDQNnet as DistributionalDQNnet
 from .policies.distributional_q_value import DistributionalQValueActor as DistributionalQValueActor

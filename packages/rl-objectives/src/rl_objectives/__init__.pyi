@@ -36,6 +36,7 @@ from .losses.cql import CQLLoss as CQLLoss
 from .losses.crossq import CrossQLoss as CrossQLoss
 from .losses.ddpg import DDPGLoss as DDPGLoss
 from .losses.decision_transformer import DTLoss as DTLoss
+from .losses.diffusion_bc import DiffusionBCLoss as DiffusionBCLoss
 from .losses.discrete_cql import DiscreteCQLLoss as DiscreteCQLLoss
 from .losses.discrete_iql import DiscreteIQLLoss as DiscreteIQLLoss
 from .losses.discrete_sac import DiscreteSACLoss as DiscreteSACLoss

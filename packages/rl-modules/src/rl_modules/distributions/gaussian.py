@@ -48,6 +48,7 @@ class IndependentNormal(PolicyDistribution, Independent):
         self.reinterpreted_batch_ndims = min(event_dim, self.loc.ndim)
         self._batch_shape, self._event_shape = split_shape(self.loc.shape, self.reinterpreted_batch_ndims)
         self._base: Normal | None = None
+        self._log: Tensor | None = None
 
     @property
     def base_dist(self) -> Normal:
@@ -86,13 +87,15 @@ class IndependentNormal(PolicyDistribution, Independent):
         self, sample_shape: Sequence[int] = (), generator: Generator | None = None
     ) -> tuple[Tensor, Tensor]:
         """A reparametrised sample ``[*sample_shape, *B, *event]`` and its log-probability ``[*sample_shape, *B]``."""
-        value = self.loc + self.scale * standard_noise(self.loc, sample_shape, generator)
-        return value, self._log_prob_at(value)
+        noise = standard_noise(self.loc, sample_shape, generator)
+        return torch.addcmul(self.loc, self.scale, noise), self._log_prob_of(noise)
 
     def sample_and_log_prob(
         self, sample_shape: Sequence[int] = (), generator: Generator | None = None
     ) -> tuple[Tensor, Tensor]:
-        value = self.draw(sample_shape, generator)
+        noise = standard_noise(self.loc, sample_shape, generator)
+        with torch.no_grad():
+            value = torch.addcmul(self.loc, self.scale, noise)
         return value, self._log_prob_at(value)
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -101,15 +104,24 @@ class IndependentNormal(PolicyDistribution, Independent):
         return self._log_prob_at(value)
 
     def _log_prob_at(self, value: Tensor) -> Tensor:
-        score = (value - self.loc) / self.scale
-        per_element = score * score * -0.5 - self.scale.log()
-        dims = self.reinterpreted_batch_ndims
-        return event_sum(per_element, dims) - HALF_LOG_TWO_PI * math.prod(self._event_shape)
+        return self._log_prob_of((value - self.loc) / self.scale)
+
+    def _log_prob_of(self, score: Tensor) -> Tensor:
+        """The log-density by the standard score."""
+        surprise = torch.addcmul(self._log_scale(), score, score, value=0.5)
+        constant = -HALF_LOG_TWO_PI * math.prod(self._event_shape)
+        return constant - event_sum(surprise, self.reinterpreted_batch_ndims)
+
+    def _log_scale(self) -> Tensor:
+        """The scale's logarithm, taken once: density and entropy share it."""
+        if self._log is None or (torch.is_grad_enabled() and self.scale.requires_grad and not self._log.requires_grad):
+            self._log = self.scale.log()
+        return self._log
 
     def entropy(self) -> Tensor:
         """Entropy ``[*B]`` in nats."""
         constant = (0.5 + HALF_LOG_TWO_PI) * math.prod(self._event_shape)
-        return event_sum(self.scale.log(), self.reinterpreted_batch_ndims) + constant
+        return event_sum(self._log_scale(), self.reinterpreted_batch_ndims) + constant
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> IndependentNormal:
         shape = (*batch_shape, *self._event_shape)

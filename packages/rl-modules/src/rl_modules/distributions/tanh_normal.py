@@ -156,8 +156,9 @@ class TanhNormal(PolicyDistribution, TransformedDistribution):
 
         Nothing is clamped here, so that saturated actions keep the gradient of their log-probability.
         """
-        unsquashed = self.loc + self.scale * standard_noise(self.loc, sample_shape, generator)
-        return self._map.from_unit(unsquashed.tanh()), self._log_prob_at(unsquashed)
+        noise = standard_noise(self.loc, sample_shape, generator)
+        unsquashed = torch.addcmul(self.loc, self.scale, noise)
+        return self._map.from_unit(unsquashed.tanh()), self._log_prob_of(noise, unsquashed)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density of actions.
@@ -186,7 +187,10 @@ class TanhNormal(PolicyDistribution, TransformedDistribution):
         return torch.addcmul(loc, scale, standard_noise(loc, sample_shape, generator)).clamp_(-limit, limit)
 
     def _log_prob_at(self, unsquashed: Tensor) -> Tensor:
-        score = (unsquashed - self.loc) / self.scale
+        return self._log_prob_of((unsquashed - self.loc) / self.scale, unsquashed)
+
+    def _log_prob_of(self, score: Tensor, unsquashed: Tensor) -> Tensor:
+        """The log-density by the standard score of the value before the squash: of a fresh sample that is its noise."""
         # softplus(-2 u) = -2 softplus(u, beta=-2); so this is u + softplus(-2 u) = log 2 - log(1 - tanh(u)^2) / 2
         slope = unsquashed.sub(F.softplus(unsquashed, -2.0), alpha=2)
         half = torch.addcmul(slope, score, score, value=-0.25).sub(self.scale.log(), alpha=0.5)

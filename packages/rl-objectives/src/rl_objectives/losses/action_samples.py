@@ -59,6 +59,7 @@ def values_of_actions(
     """
     critics, action = loss.network(loss.critic_name, target=target), loss.path("action")
     count, dims = actions.shape[0], batch.ndim
+    loss.refuse_sequences(critics, "it asks for the values of several actions of each row")
     keys = [as_key(key) for key in critics.in_keys if as_key(key) != action]  # type: ignore[union-attr]
     names = keys if under is None else [join(under, key) for key in keys]
     # Rows of all actions in one dimension: a network that takes [B, F] only is served as well.

@@ -252,9 +252,13 @@ class ActorCriticLoss(LossModule):
         entropy, weighted = self._entropy(distribution, log_prob), None
         if self.entropy_weights is not None:
             entropy, weighted = self._entropy_of_parts(distribution, log_prob)
-        weighted = entropy if weighted is None else weighted
-        losses["loss_entropy"] = self._reduced(weighted.unsqueeze(-1), mask, -self.entropy_coeff)
-        losses["entropy"] = masked_mean(entropy.detach(), mask)
+        mean = masked_mean(entropy if weighted is None else entropy.detach(), mask)
+        losses["entropy"] = mean.detach()
+        if weighted is None and self.reduction == "mean":
+            losses["loss_entropy"] = -self.entropy_coeff * mean
+        else:
+            weighted = entropy if weighted is None else weighted
+            losses["loss_entropy"] = self._reduced(weighted.unsqueeze(-1), mask, -self.entropy_coeff)
 
     def _entropy(self, distribution: Any, log_prob: Tensor) -> Tensor:
         """The entropy per row: in closed form, else -log pi of fresh samples."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from tensordict.nn import TensorDictModuleBase
@@ -57,6 +58,7 @@ class CriticEnsemble(nn.Module):
         self.members = None if stack is not None else nn.ModuleList(members)
         inner = None if stack is None else _stack_of(stack)
         self.num_copies: int = len(members) if inner is None else inner.num_copies
+        self._evaluates = False
 
     @property
     def in_keys(self) -> list[Key]:
@@ -93,6 +95,28 @@ class CriticEnsemble(nn.Module):
             KeyMissingError: a critic does not write ``out_key``.
             LossError: the critics' outputs differ in shape.
         """
+        if not self._evaluates:
+            return self._values(inputs, out_key, batch_size, first)
+        # Only here, since compiled code cannot list the parameters of a module whose mode it has changed.
+        training = [module for critic in self.critics() for module in critic.modules() if module.training]
+        _set_training(training, mode=False)
+        try:
+            return self._values(inputs, out_key, batch_size, first)
+        finally:
+            _set_training(training, mode=True)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Inside, calls are made in evaluation mode: normalisation by running moments, which stay as they are."""
+        self._evaluates = True
+        try:
+            yield
+        finally:
+            self._evaluates = False
+
+    def _values(
+        self, inputs: Sequence[Sequence[Tensor]], out_key: Key, batch_size: Sequence[int], first: int | None
+    ) -> Tensor:
         if self.stack is not None:
             return self._stacked_values(inputs[0], out_key, batch_size, first)
         members = list(zip(self.critics(), inputs, strict=True))[:first]
@@ -116,6 +140,11 @@ class CriticEnsemble(nn.Module):
             return call_on_tensors(self.stack, inputs, out_key, batch_size)
         finally:
             network.active = None
+
+
+def _set_training(modules: Sequence[nn.Module], *, mode: bool) -> None:
+    for module in modules:
+        module.training = mode
 
 
 @torch.no_grad()

@@ -54,14 +54,9 @@ class CrossQLoss(SACLoss):
 
     def _actor(self, batch: TensorDictBase, mask: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         critics = self.network(self.critic_name)
-        training = [module for module in critics.modules() if module.training]
-        for module in training:
-            module.training = False
-        try:
+        assert isinstance(critics, CriticEnsemble)
+        with critics.evaluating():
             return super()._actor(batch, mask)
-        finally:
-            for module in training:
-                module.training = True
 
     def _qvalue(self, batch: TensorDictBase, mask: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         with torch.no_grad():
@@ -79,6 +74,7 @@ class CrossQLoss(SACLoss):
         """The values of stored and of next actions, each [N, *B, 1], by one call on twice the rows."""
         critics = self.network(self.critic_name)
         assert isinstance(critics, CriticEnsemble)
+        self.refuse_sequences(critics, "its critics see both steps of each row in one batch")
         action = self.read(batch, "action")
         joined = []
         for critic in critics.critics():

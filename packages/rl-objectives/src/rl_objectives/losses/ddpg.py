@@ -64,12 +64,12 @@ class DDPGLoss(OffPolicyLoss):
 
     def actor_loss(self, batch: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """The actor's loss of a batch; there are no logs."""
-        with deterministic():
+        with deterministic(), self.along_time(batch):
             return self._actor(batch, self.valid_rows(batch)), {}
 
     def value_loss(self, batch: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """The critic's loss of a batch, and logs; the priorities are written into the batch."""
-        with deterministic():
+        with deterministic(), self.along_time(batch):
             return self._value(batch, self.valid_rows(batch))
 
     def _actor(self, batch: TensorDictBase, mask: Tensor | None) -> Tensor:

@@ -12,7 +12,6 @@ from torch import nn
 
 from rl_core.errors import SpecError
 from rl_core.keys import Key, as_key
-from rl_core.policy_state import StateCarrier
 from rl_core.specs import Categorical, MultiOneHot, OneHot, TensorSpec
 
 __all__ = ["ActionSpace", "GreedyActor", "GreedyChoice", "ValuePart", "action_space_of"]
@@ -95,15 +94,11 @@ class ValuePart:
 
     Args:
         network: the online network; its target is of the same kind.
-
-    Attributes:
-        carries_state: whether the network holds a module with a memory.
     """
 
     def __init__(self, network: nn.Module) -> None:
         self._is_actor = isinstance(network, GreedyActor)
         self._is_sequence = type(network) is TensorDictSequential
-        self.carries_state = any(isinstance(module, StateCarrier) for module in network.modules())
         self._known: list[tuple[list[nn.Module], nn.Module]] = []
 
     def of(self, network: Any) -> nn.Module:

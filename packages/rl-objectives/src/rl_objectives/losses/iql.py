@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from rl_core.errors import SpecError
 from rl_core.keys import Key, as_key, join
 from rl_core.losses.keys import entry
-from rl_core.losses.networks import call_on_tensors, read_inputs
 from rl_core.losses.reduction import masked_mean
 from rl_objectives.functional.advantage_weighting import advantage_weight, expectile_loss
 from rl_objectives.functional.ensembles import smallest_value
@@ -139,9 +138,8 @@ class IQLLoss(OffPolicyLoss):
     def state_value(self, batch: TensorDictBase, under: Key | None = None) -> Tensor:
         """V of the observations at the root or under "next", [*B, 1]."""
         network, actor = self.network("value_network"), self.network("actor_network")
-        inputs = read_inputs(network, batch, type(self).__name__, under=under)
         weights = (shared_weights(network, actor) or None) if self.separate_losses else None
-        return call_on_tensors(network, inputs, self._paths["value"], batch.batch_size, weights=weights)
+        return self.output_of(network, self._paths["value"], batch, under, weights=weights)
 
     def _actor_rows(self, batch: TensorDictBase, action: Tensor, advantage: Tensor) -> tuple[Tensor, Tensor]:
         """The actor's loss and its policy's entropy per row, [*B]."""

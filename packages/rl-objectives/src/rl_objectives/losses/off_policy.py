@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -14,51 +14,36 @@ from rl_core.errors import LossError, SpecError
 from rl_core.estimators import ValueEstimator
 from rl_core.exploration import ExplorationType, set_exploration_type
 from rl_core.keys import Key, as_key, join
-from rl_core.losses.keys import entry, missing_key, quoted
-from rl_core.losses.module import LossKeys, LossModule
-from rl_core.losses.networks import call_on_tensors, distribution_on_tensors, read_inputs
+from rl_core.losses.keys import missing_key, quoted
+from rl_core.losses.networks import distribution_on_tensors, read_inputs
+from rl_core.policy_state import reads_sequences
 from rl_objectives.estimators.gae import GAE
 from rl_objectives.estimators.td import TD0Estimator
 from rl_objectives.estimators.trajectories import raised_discount
 from rl_objectives.functional.distance import check_distance, distance_loss
 from rl_objectives.functional.q_learning import one_step_target
-from rl_objectives.gradients import call_detached
+from rl_objectives.gradients import call_detached, hold_out_net
 from rl_objectives.losses.critic_ensemble import CriticEnsemble
-from rl_objectives.losses.priorities import check_priority_type, row_weights, write_priority
+from rl_objectives.losses.following import (
+    FollowingDistribution,
+    check_action_apart,
+    check_states_apart,
+    with_following_action,
+)
+from rl_objectives.losses.replay import ReplayKeys, ReplayLoss
 
 __all__ = ["OffPolicyKeys", "OffPolicyLoss", "deterministic"]
 
-_STEP = "The environment writes it; a collector keeps it."
-_WEIGHTS = (True, False, "auto")
-
 
 @dataclass(frozen=True)
-class OffPolicyKeys(LossKeys):
+class OffPolicyKeys(ReplayKeys):
     """The entries of the off-policy actor-critic losses."""
 
-    action: Key = field(default="action", metadata=entry(producer="The collecting policy writes it."))
-    """[*B, A]; the actor writes it and the critics read it."""
     state_action_value: Key = "state_action_value"
     """[*B, 1]: what the critics write."""
-    reward: Key = field(default="reward", metadata=entry(producer=_STEP, under_next=True))
-    """[*B, 1]."""
-    done: Key = field(default="done", metadata=entry(producer=_STEP, under_next=True))
-    """bool [*B, 1]; read where there is no terminated, and by targets of many steps."""
-    terminated: Key = field(default="terminated", metadata=entry(producer=_STEP, under_next=True))
-    """bool [*B, 1]."""
-    discount: Key = "gamma"
-    """[*B, 1], read if present (n-step data): gamma to the power of the steps to the next observation."""
-    steps_to_next_obs: Key = "steps_to_next_obs"
-    """[*B, 1], read if present and there is no discount: the estimator's gamma is raised to it."""
-    priority_weight: Key = field(
-        default="priority_weight", metadata=entry(producer="A prioritised sampler of a replay buffer writes it.")
-    )
-    """[*B] or [*B, 1], read if present: importance weights."""
-    priority: Key = "td_error"
-    """[*B, 1], written: each row's priority, the largest error of a critic."""
 
 
-class OffPolicyLoss(LossModule):
+class OffPolicyLoss(ReplayLoss):
     """Base of the off-policy actor-critic losses.
 
     Each row's priority is written into the batch under ``tensor_keys.priority``; nothing else is. Rows outside of the
@@ -80,7 +65,6 @@ class OffPolicyLoss(LossModule):
     """
 
     default_keys: ClassVar[Any] = OffPolicyKeys()
-    default_value_estimator: ClassVar[type[ValueEstimator] | str | None] = TD0Estimator
     critic_name: ClassVar[str] = "qvalue_network"
     value_key: ClassVar[str] = "state_action_value"
     """The name of the entry that critics write."""
@@ -95,13 +79,11 @@ class OffPolicyLoss(LossModule):
         use_prioritized_weights: bool | str = "auto",
         priority_type: str = "abs",
     ) -> None:
-        super().__init__(reduction=reduction)
-        if use_prioritized_weights not in _WEIGHTS:
-            raise SpecError(f"use_prioritized_weights is True, False or 'auto'; got {use_prioritized_weights!r}")
+        super().__init__(
+            reduction=reduction, use_prioritized_weights=use_prioritized_weights, priority_type=priority_type
+        )
         self.loss_function = check_distance(loss_function)
         self.separate_losses = separate_losses
-        self.use_prioritized_weights = use_prioritized_weights
-        self.priority_type = check_priority_type(priority_type)
         self._shared: list[str] = []
         if gamma is not None:
             self.make_value_estimator(gamma=gamma)
@@ -117,6 +99,7 @@ class OffPolicyLoss(LossModule):
     ) -> None:
         """Register the actor and an ensemble of critics, each with a target if it is delayed."""
         self.add_network("actor_network", actor, delayed=delay_actor)
+        check_states_apart(actor, critics if isinstance(critics, Sequence) else [critics], type(self).__name__)
         ensemble = CriticEnsemble(critics, count, type(self).__name__, self.critic_name)
         self.add_network(self.critic_name, ensemble, delayed=delay_critics)
         if self.separate_losses:
@@ -127,28 +110,6 @@ class OffPolicyLoss(LossModule):
             self.make_value_estimator()  # now, since compiled code could not make it at the first call
 
     # ---- the contract
-
-    def make_value_estimator(self, value_type: Any = None, **hyperparameters: Any) -> LossModule:
-        """Choose how targets are made: TD0 (the default), or TD1 and TDLambda on sampled sequences.
-
-        Args:
-            value_type: a member of ``ValueEstimators``, a registered name, a class or an instance.
-            **hyperparameters: for the estimator's constructor, e.g. ``gamma=0.99``.
-
-        Returns:
-            The loss.
-
-        Raises:
-            SpecError: the loss has no use for that estimator.
-        """
-        before = self.__dict__["_value_estimator"]
-        super().make_value_estimator(value_type, **hyperparameters)
-        try:
-            self.check_estimator(self.value_estimator)
-        except SpecError:
-            self.__dict__["_value_estimator"] = before
-            raise
-        return self
 
     def check_estimator(self, estimator: ValueEstimator) -> None:
         """Raise SpecError where this loss cannot use the estimator."""
@@ -174,14 +135,16 @@ class OffPolicyLoss(LossModule):
     def deterministic_action(self, batch: TensorDictBase, under: Key | None = None, *, target: bool = False) -> Tensor:
         """The actor's action [*B, A] for the observations at the root or under "next"."""
         actor = self.network("actor_network", target=target)
-        inputs = read_inputs(actor, batch, type(self).__name__, under=under)
-        return call_on_tensors(actor, inputs, self._paths["action"], batch.batch_size)
+        return self.output_of(actor, self._paths["action"], batch, under)
 
     def distribution(self, batch: TensorDictBase, under: Key | None = None, *, target: bool = False) -> Any:
         """The actor's distribution for the observations at the root or under "next"."""
         actor = self.network("actor_network", target=target)
-        inputs = read_inputs(actor, batch, type(self).__name__, under=under)
-        return distribution_on_tensors(actor, inputs, batch.batch_size)
+        lived = None if under is None else self.lived(actor, batch)
+        if lived is not None:
+            sequence, inputs = lived
+            return FollowingDistribution(distribution_on_tensors(actor, inputs, sequence.batch_size), sequence)
+        return distribution_on_tensors(actor, self.inputs_of(actor, batch, under), batch.batch_size)
 
     def critic_values(
         self,
@@ -205,8 +168,38 @@ class OffPolicyLoss(LossModule):
         """
         critics = self.network(self.critic_name, target=target)
         assert isinstance(critics, CriticEnsemble)
+        if self.carries_state and reads_sequences(critics):
+            return self._values_along_time(critics, batch, action, under, hold_out=hold_out, first=first)
         inputs = [self.critic_inputs(critic, batch, action, under) for critic in critics.critics()]
         return self.call_critics(critics, inputs, batch.batch_size, hold_out=hold_out, first=first)
+
+    def _values_along_time(
+        self,
+        critics: CriticEnsemble,
+        batch: TensorDictBase,
+        action: Tensor | None,
+        under: Key | None,
+        *,
+        hold_out: bool,
+        first: int | None,
+    ) -> Tensor:
+        """The same by critics with a memory, of a batch [*B, T]."""
+        own = self._paths["action"]
+        for critic in critics.critics() if action is not None else []:
+            self._check_reads_action(critic)
+            check_action_apart(critic, own, type(self).__name__)
+        if under is None:
+            held = batch if action is None else batch.copy().set(own, action)
+            reads = [self.inputs_of(critic, held) for critic in critics.critics()]
+            return self.call_critics(critics, reads, batch.batch_size, hold_out=hold_out, first=first)
+        held = batch if action is None else with_following_action(batch, own, action)
+        pairs = [self.lived(critic, held) for critic in critics.critics()]
+        if None in pairs:
+            raise LossError(f"{type(self).__name__}: either all critics have a memory, or none; got a mixture")
+        sequences, inputs = zip(*[pair for pair in pairs if pair is not None], strict=True)
+        size = sequences[0].batch_size
+        values = self.call_critics(critics, list(inputs), size, hold_out=hold_out, first=first)
+        return sequences[0].split(values, 1)[1]
 
     def call_critics(
         self,
@@ -218,8 +211,15 @@ class OffPolicyLoss(LossModule):
         first: int | None = None,
     ) -> Tensor:
         """The values of all critics, [N, *B, ...], of their inputs, one list for each of ``critics.critics()``."""
-        held = self._held_out(critics, everything=hold_out) if torch.is_grad_enabled() else {}
-        return call_detached(critics, held, inputs, self._paths[self.value_key], batch_size, first)
+        arguments = (inputs, self._paths[self.value_key], batch_size, first)
+        if not torch.is_grad_enabled() or not (hold_out or self._shared):
+            values: Tensor = critics(*arguments)
+            return values
+        if hold_out and not torch.compiler.is_compiling():
+            with hold_out_net(critics):
+                values = critics(*arguments)
+            return values
+        return call_detached(critics, self._held_out(critics, everything=hold_out), *arguments)
 
     def critic_inputs(
         self, critic: nn.Module, batch: TensorDictBase, action: Tensor | None, under: Key | None
@@ -227,11 +227,11 @@ class OffPolicyLoss(LossModule):
         """What a critic reads, with the given action in place of the batch's."""
         if action is None:
             return read_inputs(critic, batch, type(self).__name__, under=under)
-        own, reads_action, inputs = self._paths["action"], False, []
+        self._check_reads_action(critic)
+        own, inputs = self._paths["action"], []
         for key in critic.in_keys:  # type: ignore[union-attr]
             if key == own:
                 inputs.append(action)
-                reads_action = True
                 continue
             full = as_key(key) if under is None else join(under, key)
             value = batch.get(full, None)
@@ -239,16 +239,17 @@ class OffPolicyLoss(LossModule):
                 cure = f"It is an in_key of {type(critic).__name__}: rename there, or let the environment write it."
                 raise missing_key(type(self).__name__, full, batch, cure)
             inputs.append(value)
-        if not reads_action:
+        return inputs
+
+    def _check_reads_action(self, critic: nn.Module) -> None:
+        own = self._paths["action"]
+        if own not in critic.in_keys:  # type: ignore[operator]
             raise SpecError(
                 f"{type(self).__name__}: {self.critic_name} must read {quoted(own)}; its in_keys are "
                 f"{list(critic.in_keys)}. Add the key, or call loss.set_keys(action=...)."  # type: ignore[arg-type]
             )
-        return inputs
 
     def _held_out(self, critics: nn.Module, *, everything: bool) -> Mapping[str, nn.Parameter]:
-        if not everything and not self._shared:
-            return {}
         named = dict(critics.named_parameters())
         return named if everything else {name: named[name] for name in self._shared if name in named}
 
@@ -271,24 +272,14 @@ class OffPolicyLoss(LossModule):
         if terminated is None:
             name = "done"
             terminated = self.read(batch, name)
-        wanted = (*next_value.shape[:-1], 1)
+        wanted, what = (*next_value.shape[:-1], 1), "the values of next states"
         if reward.shape != wanted or terminated.shape != wanted or terminated.dtype is not torch.bool:
-            raise self._unfit(next_value, {"reward": reward, name: terminated})
+            raise self.unfit_step(what, next_value.shape, {"reward": reward, name: terminated})
         if discount is None:
             discount = raised_discount(estimator.gamma, batch.get(self._paths["steps_to_next_obs"], None), reward)
         elif discount.shape != wanted:
-            raise self._unfit(next_value, {"discount": discount})
+            raise self.unfit_step(what, next_value.shape, {"discount": discount})
         return one_step_target(reward, next_value, terminated, discount)
-
-    def _unfit(self, next_value: Tensor, step: dict[str, Tensor]) -> LossError:
-        found = ", ".join(
-            f"{quoted(self._paths[name])} {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-            for name, value in step.items()
-        )
-        return LossError(
-            f"{type(self).__name__}: the values of next states are {list(next_value.shape)}, so reward, bool end flags "
-            f"and discounts must be {[*next_value.shape[:-1], 1]}; the batch has {found}. Nothing is broadcast."
-        )
 
     def critic_distance(self, values: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """How far critics are from a target.
@@ -316,18 +307,9 @@ class OffPolicyLoss(LossModule):
 
     def weighted(self, batch: TensorDictBase, rows: Tensor, mask: Tensor | None) -> Tensor:
         """Per-row losses [*B] times their importance weights, if there are any, under the loss's reduction."""
-        if self.use_prioritized_weights is not False:
-            key = self._paths["priority_weight"]
-            weight = batch.get(key, None)
-            if weight is not None:
-                rows = rows * row_weights(weight, rows, key, type(self).__name__)
-            elif self.use_prioritized_weights is True:
-                raise self.missing(batch, "priority_weight")
+        weight = self.weights(batch, rows)
+        rows = rows if weight is None else rows * weight
         return self.reduce(rows, mask)
-
-    def report(self, batch: TensorDictBase, error: Tensor, mask: Tensor | None) -> None:
-        """Write the rows' priorities; ``error`` is at least 0, [*B, 1]."""
-        write_priority(batch, self._paths["priority"], error, mask, self.priority_type)
 
 
 def deterministic() -> set_exploration_type:

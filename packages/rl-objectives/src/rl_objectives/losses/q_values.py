@@ -10,55 +10,30 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from rl_core.errors import LossError, SpecError
+from rl_core.errors import SpecError
 from rl_core.estimators import ValueEstimator
 from rl_core.keys import Key, as_key, join
 from rl_core.losses.keys import entry, quoted
-from rl_core.losses.module import LossKeys, LossModule
-from rl_core.losses.networks import call_on_tensors, read_inputs
-from rl_core.losses.sequences import sequence_outputs
-from rl_core.policy_state import reads_sequences
 from rl_core.specs import TensorSpec
 from rl_objectives.estimators.td import TD0Estimator
-from rl_objectives.estimators.trajectories import ends_within_mask, raised_discount
+from rl_objectives.estimators.trajectories import raised_discount
 from rl_objectives.functional.q_learning import check_action_mask
 from rl_objectives.losses.greedy import ActionSpace, ValuePart, action_space_of
-from rl_objectives.losses.priorities import check_priority_type, row_weights, write_priority
+from rl_objectives.losses.replay import ReplayKeys, ReplayLoss
 
 __all__ = ["QKeys", "QLoss", "Step", "mask_rows"]
 
-_STEP = "The environment writes it; a collector keeps it."
-_WEIGHTS = (True, False, "auto")
-
 
 @dataclass(frozen=True)
-class QKeys(LossKeys):
+class QKeys(ReplayKeys):
     """The entries of the value-based losses."""
 
     action_value: Key = "action_value"
     """What the network writes: [*B, n] values of n actions, or [*B, K, n] distributions of K numbers each."""
     value: Key = "chosen_action_value"
     """[*B, 1]: what a greedy policy writes beside it; not read here."""
-    action: Key = field(default="action", metadata=entry(producer="The collecting policy writes it."))
-    """One-hot [*B, n], or the index [*B] or [*B, 1]."""
-    reward: Key = field(default="reward", metadata=entry(producer=_STEP, under_next=True))
-    """[*B, 1]."""
-    done: Key = field(default="done", metadata=entry(producer=_STEP, under_next=True))
-    """bool [*B, 1]; read where there is no terminated, and by targets of many steps."""
-    terminated: Key = field(default="terminated", metadata=entry(producer=_STEP, under_next=True))
-    """bool [*B, 1]."""
     action_mask: Key = field(default="action_mask", metadata=entry(under_next=True))
     """bool [*B, n], True where an action is allowed; read under "next", if present."""
-    discount: Key = "gamma"
-    """[*B, 1], read if present (n-step data): gamma to the power of the steps to the next observation."""
-    steps_to_next_obs: Key = "steps_to_next_obs"
-    """[*B, 1], read if present and there is no discount: the estimator's gamma is raised to it."""
-    priority_weight: Key = field(
-        default="priority_weight", metadata=entry(producer="A prioritised sampler of a replay buffer writes it.")
-    )
-    """[*B] or [*B, 1], read if present: importance weights."""
-    priority: Key = "td_error"
-    """[*B, 1], written: each row's priority."""
 
 
 class Step(NamedTuple):
@@ -72,7 +47,7 @@ class Step(NamedTuple):
     """Gamma, or [*B, 1]."""
 
 
-class QLoss(LossModule):
+class QLoss(ReplayLoss):
     """Base of the losses on action values: reads the batch, weighs rows, writes priorities.
 
     Each row's priority is written into the batch under ``tensor_keys.priority``. Rows outside of the batch's mask do
@@ -97,7 +72,6 @@ class QLoss(LossModule):
     """
 
     default_keys: ClassVar[Any] = QKeys()
-    default_value_estimator: ClassVar[type[ValueEstimator] | str | None] = TD0Estimator
     value_network_name: ClassVar[str] = "value_network"
     value_dims: ClassVar[int] = 1
     """Dimensions of the action values beyond the batch's: 1 for values, 2 for distributions."""
@@ -114,19 +88,17 @@ class QLoss(LossModule):
         use_prioritized_weights: bool | str = "auto",
         priority_type: str = "abs",
     ) -> None:
-        super().__init__(reduction=reduction)
+        super().__init__(
+            reduction=reduction, use_prioritized_weights=use_prioritized_weights, priority_type=priority_type
+        )
         if double_dqn and not delay_value:
             raise SpecError(f"{type(self).__name__}: double_dqn needs a target network, delay_value=True")
-        if use_prioritized_weights not in _WEIGHTS:
-            raise SpecError(f"use_prioritized_weights is True, False or 'auto'; got {use_prioritized_weights!r}")
         self.add_network("value_network", value_network, delayed=delay_value)
         self.space = action_space_of(action_space, value_network, type(self).__name__)
         if self.space.groups is not None and self.value_dims > 1:
             raise SpecError(f"{type(self).__name__} needs 'one_hot' or 'categorical' actions; got 'mult_one_hot'")
         self.double_dqn = double_dqn
         self.delay_value = delay_value
-        self.use_prioritized_weights = use_prioritized_weights
-        self.priority_type = check_priority_type(priority_type)
         self._value_part = ValuePart(value_network)
         self._checked = False
         if gamma is not None:
@@ -135,28 +107,6 @@ class QLoss(LossModule):
     def set_keys(self, **keys: Key | None) -> None:
         super().set_keys(**keys)
         self._checked = False
-
-    def make_value_estimator(self, value_type: Any = None, **hyperparameters: Any) -> LossModule:
-        """Choose how targets are made.
-
-        Args:
-            value_type: a member of ``ValueEstimators``, a registered name, a class or an instance; None: TD0.
-            **hyperparameters: for the estimator's constructor, e.g. ``gamma=0.99``.
-
-        Returns:
-            The loss.
-
-        Raises:
-            SpecError: this loss cannot use that estimator.
-        """
-        before = self.__dict__["_value_estimator"]
-        super().make_value_estimator(value_type, **hyperparameters)
-        try:
-            self.check_estimator(self.value_estimator)
-        except SpecError:
-            self.__dict__["_value_estimator"] = before
-            raise
-        return self
 
     def check_estimator(self, estimator: ValueEstimator) -> None:
         """Raise SpecError where this loss cannot use the estimator: distributions have one-step targets only."""
@@ -194,12 +144,7 @@ class QLoss(LossModule):
     def action_values(self, name: str, batch: TensorDictBase, under: Key | None = None) -> Tensor:
         """The values of all actions, [*B, n] or [*B, K, n], by the network of that name."""
         part, key = self._value_part.of(self._modules[name]), self._paths["action_value"]
-        inputs = read_inputs(part, batch, type(self).__name__, under=under)
-        if under is None or not self._value_part.carries_state or not reads_sequences(part):
-            return call_on_tensors(part, inputs, key, batch.batch_size)
-        now, time = read_inputs(part, batch, type(self).__name__), batch.batch_dims - 1
-        ends = ends_within_mask(self.read(batch, "done"), self.valid_rows(batch), time)
-        return sequence_outputs(part, now, inputs, key, batch.batch_size, ends)[1]
+        return self.output_of(part, key, batch, under)
 
     def target_name(self) -> str:
         """The network that evaluates next states."""
@@ -221,13 +166,13 @@ class QLoss(LossModule):
         if terminated is None:
             name = "done"
             terminated = self.read(batch, name)
-        shape = taken.shape
+        shape, what = taken.shape, "the values of taken actions"
         if reward.shape != shape or terminated.shape != shape or terminated.dtype is not torch.bool:
-            raise self._unfit({"reward": reward, name: terminated}, taken)
+            raise self.unfit_step(what, shape, {"reward": reward, name: terminated})
         discount = batch.get(self._paths["discount"], None)
         if discount is not None:
             if discount.shape != shape:
-                raise self._unfit({"discount": discount}, taken)
+                raise self.unfit_step(what, shape, {"discount": discount})
             return Step(reward, terminated, discount)
         estimator = self.value_estimator
         if not isinstance(estimator, TD0Estimator):
@@ -265,31 +210,10 @@ class QLoss(LossModule):
         ranked = action_value if allowed is None else action_value.masked_fill(~allowed, float("-inf"))
         return ranked.argmax(-1, keepdim=True)
 
-    def weights(self, batch: TensorDictBase, rows: Tensor) -> Tensor | None:
-        """The importance weights of rows [*B, 1], or None.
-
-        Raises:
-            KeyMissingError: they are demanded and absent.
-            LossError: they do not fit.
-        """
-        if self.use_prioritized_weights is False:
-            return None
-        key = self._paths["priority_weight"]
-        weight = batch.get(key, None)
-        if weight is not None:
-            return row_weights(weight, rows, key, type(self).__name__)
-        if self.use_prioritized_weights is True:
-            raise self.missing(batch, "priority_weight")
-        return None
-
     def reduce_rows(self, rows: Tensor, weight: Tensor | None, mask: Tensor | None) -> Tensor:
         """Per-row losses [*B, 1], weighted, under this loss's reduction; [*B] where that is "none"."""
         reduced = self.reduce(rows if weight is None else rows * weight, mask)
         return reduced.squeeze(-1) if self.reduction == "none" else reduced
-
-    def report(self, batch: TensorDictBase, error: Tensor, mask: Tensor | None) -> None:
-        """Write the rows' priorities; ``error`` is at least 0, [*B, 1]."""
-        write_priority(batch, self._paths["priority"], error, mask, self.priority_type)
 
     def check_once(self, values: Tensor, action: Tensor) -> None:
         """Validate the first batch, and tell the action space from it where nobody named it.
@@ -305,16 +229,6 @@ class QLoss(LossModule):
         if self.space.name is None:
             self.space = _space_of_shape(self.space, values, action, self.value_dims, type(self).__name__)
         self._checked = True
-
-    def _unfit(self, named: dict[str, Tensor], taken: Tensor) -> LossError:
-        found = ", ".join(
-            f"{quoted(self._paths[name])} {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-            for name, value in named.items()
-        )
-        return LossError(
-            f"{type(self).__name__}: the values of taken actions are {list(taken.shape)}, the batch has {found}. They "
-            "must have one shape, and end flags must be bool; nothing is broadcast."
-        )
 
 
 def _space_of_shape(space: ActionSpace, values: Tensor, action: Tensor, value_dims: int, owner: str) -> ActionSpace:

@@ -130,13 +130,13 @@ class SACLoss(TemperatureLoss):
     def actor_loss(self, batch: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """The actor's loss of a batch, and logs; among them ``log_prob``, [*B], for ``alpha_loss``."""
         self.keep_alpha_in_bounds()
-        with deterministic():
+        with deterministic(), self.along_time(batch):
             return self._actor(batch, self.valid_rows(batch))
 
     def qvalue_loss(self, batch: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """The critics' loss of a batch, and logs; the priorities are written into the batch."""
         self.keep_alpha_in_bounds()
-        with deterministic():
+        with deterministic(), self.along_time(batch):
             return self._qvalue(batch, self.valid_rows(batch))
 
     # ---- the parts

@@ -11,7 +11,6 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl_core.keys import Key, as_key, join
-from rl_core.losses.networks import call_on_tensors, read_inputs
 from rl_objectives.functional.distance import distance_loss
 from rl_objectives.functional.ensembles import smallest_value
 from rl_objectives.functional.soft_value import soft_value
@@ -84,7 +83,7 @@ class SACv1Loss(SACLoss):
     def value_loss(self, batch: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of the state values of a batch; there are no logs."""
         self.keep_alpha_in_bounds()
-        with deterministic():
+        with deterministic(), self.along_time(batch):
             return self._value(batch, self.valid_rows(batch)), {}
 
     def _value(self, batch: TensorDictBase, mask: Tensor | None) -> Tensor:
@@ -101,5 +100,4 @@ class SACv1Loss(SACLoss):
 
     def _state_value(self, batch: TensorDictBase, under: Key | None) -> Tensor:
         network = self.network("value_network", target=under is not None)
-        inputs = read_inputs(network, batch, type(self).__name__, under=under)
-        return call_on_tensors(network, inputs, self.path("value"), batch.batch_size)
+        return self.output_of(network, self.path("value"), batch, under)

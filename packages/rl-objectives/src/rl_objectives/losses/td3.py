@@ -98,12 +98,12 @@ class TD3Loss(OffPolicyLoss):
 
     def actor_loss(self, batch: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """The actor's loss of a batch, and logs."""
-        with deterministic():
+        with deterministic(), self.along_time(batch):
             return self._actor(batch, self.valid_rows(batch))
 
     def qvalue_loss(self, batch: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """The critics' loss of a batch, and logs; the priorities are written into the batch."""
-        with deterministic():
+        with deterministic(), self.along_time(batch):
             return self._qvalue(batch, self.valid_rows(batch))
 
     value_loss = qvalue_loss
@@ -139,7 +139,11 @@ class TD3Loss(OffPolicyLoss):
                 f"{type(self).__name__}: the actor's {quoted(self.path('action'))} is {list(action.shape)}, but the "
                 f"bounds of an action are {list(low.shape)}"
             )
-        return smoothed_action(action, torch.randn_like(action) * self.policy_noise, self.noise_clip, low, high)
+        noise = torch.randn_like(action)
+        if low.ndim or not action.is_cpu or torch.compiler.is_compiling():
+            return smoothed_action(action, noise * self.policy_noise, self.noise_clip, low, high)
+        # On a CPU, where reading a number costs less than computing with a tensor of one.
+        return smoothed_action(action, noise * self.policy_noise, self.noise_clip.item(), low.item(), high.item())
 
     def _bounds(self, action_spec: TensorSpec | None, bounds: Bounds | None) -> tuple[Tensor, Tensor]:
         owner = type(self).__name__
