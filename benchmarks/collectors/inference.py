@@ -2,8 +2,8 @@
 
     python benchmarks/collectors/inference.py [environments] [milliseconds]
 
-Contenders take turns in one process. In "own" each thread calls the policy itself; "served" asks one ``InferenceServer``.
-"serial" is one ``Collector``, as often as there are environments.
+Contenders take turns in one process. In "own" each thread calls the policy itself; in "served" all ask one
+``InferenceServer``. "serial" is one ``Collector``, as often as there are environments.
 """
 
 from __future__ import annotations

@@ -465,3 +465,29 @@ def test_an_environment_is_made_in_the_worker_only():
 
     gathered(sync([Counted] * 2, frames_per_batch=4, total_frames=4))
     assert Counted.made == 0 and issubclass(Counted, EnvBase)
+
+
+class ForgetfulEnv(ArrayCountingEnv):
+    """Cannot go on with an episode from its state."""
+
+    def load_state_dict(self, state_dict):
+        return False
+
+
+@pytest.mark.parametrize("kind", [Collector, MultiSyncCollector, MultiAsyncCollector])
+def test_episodes_that_cannot_go_on_after_a_resume_are_new_ones_with_new_ids(kind):
+    def make():
+        maker = partial(ForgetfulEnv, 99)
+        several = {} if kind is Collector else {"mp_start_method": "fork"}
+        return kind(maker if kind is Collector else [maker], frames_per_batch=2, total_frames=20, **several)
+
+    with make() as first:
+        next(iter(first))
+        state = first.state_dict()
+        before = next(iter(first))
+    with make() as second:
+        second.load_state_dict(state)
+        rows = torch.cat([batch.reshape(-1) for batch in second])  # the first few may have been collected before
+    begun = rows[rows["observation"].flatten() == 0]
+    assert len(begun) == 1
+    assert begun["collector", "traj_ids"].item() not in before["collector", "traj_ids"]

@@ -14,12 +14,13 @@ from rl_core.errors import CollectorError
 __all__ = ["as_device", "made_env"]
 
 
-def made_env(source: Any, kwargs: Mapping[str, Any]) -> tuple[EnvBase, bool]:
+def made_env(source: Any, kwargs: Mapping[str, Any], name: str = "create_env_fn") -> tuple[EnvBase, bool]:
     """The environment, and whether it was made here.
 
     Args:
         source: an environment, a function or ``EnvRef`` that makes one, or a name such as ``"gym:CartPole-v1"``.
         kwargs: arguments for making it.
+        name: of the argument, for messages.
     """
     if isinstance(source, EnvBase):
         return source, False
@@ -27,12 +28,12 @@ def made_env(source: Any, kwargs: Mapping[str, Any]) -> tuple[EnvBase, bool]:
         return registry.envs.make(source, **kwargs), True
     if not callable(source):
         raise CollectorError(
-            f"create_env_fn is an environment, a function that makes one, an EnvRef or a name such as "
+            f"{name} is an environment, a function that makes one, an EnvRef or a name such as "
             f"'gym:CartPole-v1', got {type(source).__name__}"
         )
     env = source(**kwargs)
     if not isinstance(env, EnvBase):
-        raise CollectorError(f"create_env_fn returned {type(env).__name__}, not an environment (EnvBase)")
+        raise CollectorError(f"{name} returned {type(env).__name__}, not an environment (EnvBase)")
     return env, True
 
 

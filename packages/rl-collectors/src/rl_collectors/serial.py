@@ -152,6 +152,7 @@ class Collector(RunningCollector):
         self.track_policy_version = track_policy_version
         self._waiting_weights: tuple[int, dict[str, dict[str, Tensor]]] | None = None
         self.frames, self.iteration = 0, 0
+        self.restarted = False  # whether load_state_dict had to start new episodes
         self._began = time.monotonic()
         self._trajectories = TrajectoryCounter(self.budget.rows) if track_traj_ids else None
         self.delivery.follow(self.env.end_groups[0].done)
@@ -262,6 +263,10 @@ class Collector(RunningCollector):
         self._acting = None if self._acting is None else wrap(self._acting)
         self._random_acting = wrap(self._random_acting or random_policy(self.env))
         self._runner.use(self._random_acting if self._random else self._acting_or_random)
+
+    def keep_steps(self) -> None:
+        """Let the steps of a batch under way keep their values, whatever is written into the policy's parameters."""
+        self._runner.keep()
 
     # ---------------------------------------------------------------- steering
     def reset(self, index: int | Sequence[int] | Tensor | None = None) -> None:
@@ -385,7 +390,8 @@ class Collector(RunningCollector):
         self._runner.load_state_dict(state_dict["runner"])
         if self._trajectories is not None:
             self._trajectories.load_state_dict(state_dict["trajectories"])
-        if self.iteration and not restored:
+        self.restarted = bool(state_dict["runner"]) and not restored
+        if self.restarted:
             self.reset()
         if isinstance(self.policy, nn.Module) and "policy" in state_dict:
             self.policy.load_state_dict(state_dict["policy"])

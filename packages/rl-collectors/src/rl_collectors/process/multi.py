@@ -18,6 +18,7 @@ from rl_collectors.delivery import Delivery
 from rl_collectors.making import as_device
 from rl_collectors.process.assembly import Piece
 from rl_collectors.process.channel import PoolChannel
+from rl_collectors.process.crew import Crew
 from rl_collectors.process.per_worker import per_worker, worker_sources
 from rl_collectors.process.pool import WorkerPool
 from rl_collectors.process.settings import EnvFacts, WorkerSettings
@@ -27,7 +28,7 @@ from rl_collectors.running import RunningCollector
 from rl_collectors.serial import Collector
 from rl_collectors.trajectories import TrajectoryCounter, TrajectoryIds
 from rl_collectors.weights.models import WeightUpdate
-from rl_collectors.weights.scheme import WeightSyncScheme
+from rl_collectors.weights.scheme import WeightChannel, WeightSyncScheme
 from rl_collectors.weights.shared_memory import SharedMemWeightSyncScheme
 from rl_core.errors import CollectorError, KeyMissingError
 from rl_core.exploration import ExplorationType
@@ -95,7 +96,7 @@ class MultiCollector(RunningCollector):
             replay_buffer=replay_buffer, tracked=track_traj_ids,
         )  # fmt: skip
         self.schemes: dict[str, WeightSyncScheme] = dict(weight_sync_schemes or {})
-        self.schemes.setdefault("policy", SharedMemWeightSyncScheme(timeout=timeout))
+        self.schemes.setdefault("policy", self._default_scheme(timeout))
         self.set_truncated, self.track_policy_version = set_truncated, track_policy_version
         self.init_random_frames, self.reset_at_each_iter = init_random_frames or 0, reset_at_each_iter
         self.update_at_each_batch, self.pre_collect_hook = update_at_each_batch, pre_collect_hook
@@ -124,7 +125,7 @@ class MultiCollector(RunningCollector):
             )
             for index in range(self.num_workers)
         ]  # fmt: skip
-        self.pool = WorkerPool(settings, mp_start_method, timeout)
+        self.pool, self._channels = self._hired(settings, mp_start_method, timeout)
         self._finalizer = weakref.finalize(self, self.pool.shutdown)
         try:
             self._adopt(self.pool.wait_until_ready(), frames_per_batch, total_frames, rounding)
@@ -152,10 +153,21 @@ class MultiCollector(RunningCollector):
         self.budget = FrameBudget.checked(self._rows_together(), frames_per_batch, total_frames, rounding)
         self.delivery.follow(self.env_facts.end_groups[0].done)
         for model_id, scheme in self.schemes.items():
-            channels = [PoolChannel(self.pool, index) for index in range(self.num_workers)]
             own = self.policy if model_id == "policy" and isinstance(self.policy, nn.Module) else None
-            scheme.connect(channels, model_id, own)
+            scheme.connect(self._channels, model_id, own)
         self._counters = [] if self._ids is None else self._make_counters()
+
+    # ---------------------------------------------------------------- who runs the workers
+    def _default_scheme(self, timeout: float) -> WeightSyncScheme:
+        """How the policy's weights travel where nothing else is said."""
+        return SharedMemWeightSyncScheme(timeout=timeout)
+
+    def _hired(
+        self, settings: Sequence[WorkerSettings], mp_start_method: str | None, timeout: float
+    ) -> tuple[Crew, Sequence[WeightChannel]]:
+        """The workers, and for each the way on which weights reach it."""
+        pool = WorkerPool(settings, mp_start_method, timeout)
+        return pool, [PoolChannel(pool, index) for index in range(len(settings))]
 
     # ---------------------------------------------------------------- what the two kinds define
     @abstractmethod
@@ -186,7 +198,7 @@ class MultiCollector(RunningCollector):
     def _piece(self, worker: int, message: tuple[Any, ...]) -> Piece:
         assert message[0] == "batch", f"worker {worker} said {message[0]!r}, not 'batch'"
         filled: Filled = message[1]
-        return Piece(worker, filled, self.pool.members[worker].slots[filled.slot].views, self.env_facts.batch_size)
+        return Piece(worker, filled, self.pool.views(worker, filled.slot), self.env_facts.batch_size)
 
     # ---------------------------------------------------------------- weights
     @property

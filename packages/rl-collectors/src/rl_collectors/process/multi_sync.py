@@ -154,7 +154,7 @@ class MultiSyncCollector(MultiCollector):
             found[worker] = self._piece(worker, message)
             if waiting and len(found) == enough:
                 for late in waiting:
-                    self.pool.members[late].control.cut(self._orders[late])
+                    self.pool.cut(late, self._orders[late])
         return [found[worker] for worker in range(self.num_workers)]
 
     def _joined(self, pieces: list[Piece]) -> TensorDictBase:

@@ -11,10 +11,12 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
+
+from torch import Tensor
 
 from rl_collectors.background import StoppedError
 from rl_collectors.process.control import WORDS, Control
@@ -25,6 +27,7 @@ from rl_collectors.process.serving import Introduction, serve
 from rl_collectors.process.settings import EnvFacts, WorkerSettings
 from rl_collectors.process.slots import Filled, ReadSlot
 from rl_core.errors import CollectorError
+from rl_core.keys import Key
 
 __all__ = ["Member", "WorkerPool"]
 
@@ -214,6 +217,14 @@ class WorkerPool:
         if message[0] == "failed":
             raise self.fail(message[1].error())
         member.inbox.append(message)
+
+    def views(self, worker: int, slot: int) -> Mapping[Key, Tensor]:
+        """The tensors of a batch that a worker has told of, in its slot."""
+        return self.members[worker].slots[slot].views
+
+    def cut(self, worker: int, batch: int) -> None:
+        """Let a worker end batch number ``batch`` with the steps it has."""
+        self.members[worker].control.cut(batch)
 
     # ---------------------------------------------------------------- what goes wrong
     def _look_for_hangs(self, stalled: dict[int, tuple[int, float]]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -100,6 +100,9 @@ class CollectorWorker:
         """Collect a batch chunk by chunk; weights may change between two policy calls."""
         if order.reset:
             self.collector.reset()
+        elif self.collector.restarted:  # its owner counts on with the episodes of before, unless it is told
+            order = replace(order, reset=True)
+        self.collector.restarted = False
         self._versions = [(0, self.version)]
         taken = 0
         while taken < order.steps and not (taken and self.control.cut_at >= order.number):
@@ -112,7 +115,8 @@ class CollectorWorker:
 
     # ---------------------------------------------------------------- weights
     def take_weights(self, model_id: str, version: int, weights: Mapping[str, Tensor]) -> None:
-        """Copy new weights into a module here; the next policy call acts with them."""
+        """Copy new weights into a module here; the next policy call acts with them, steps taken keep what they have."""
+        self.collector.keep_steps()
         write_weights(model_at(self.collector, model_id), weights)
         if model_id == "policy":
             self.version = version

@@ -1,0 +1,1 @@
+"""Collectors whose workers run on other machines, joined by ``torch.distributed``."""

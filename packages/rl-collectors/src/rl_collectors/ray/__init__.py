@@ -1,0 +1,1 @@
+"""Collectors whose environments and policies run in Ray actors, on one machine or on many."""
