@@ -8,7 +8,9 @@ not there. A test compares the table with what this script would write.
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -86,5 +88,16 @@ def updated(source: str) -> str:
     return re.sub(f"(?s){re.escape(START)}.*?{re.escape(END)}", lambda _: START + rendered() + END, source)
 
 
+def write(table: Path = TABLE) -> None:
+    """Put the names of now into the table, in one go: whoever imports it meanwhile finds the old one or the new one."""
+    fresh = table.with_name(f"{table.name}.{os.getpid()}.tmp")
+    try:
+        fresh.write_text(updated(table.read_text(encoding="utf-8")), encoding="utf-8")
+        shutil.copymode(table, fresh)
+        fresh.replace(table)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
 if __name__ == "__main__":
-    TABLE.write_text(updated(TABLE.read_text(encoding="utf-8")), encoding="utf-8")
+    write()

@@ -1,6 +1,6 @@
 """What is trained: each experiment is a recipe of ours on a task, and the same algorithm of a peer.
 
-Our dqn, c51 and qr_dqn let the step size fall on CartPole; the peer keeps it constant.
+On CartPole dqn has the peer's settings; double_dqn, c51 and qr_dqn have our presets, where the step size falls.
 """
 
 from __future__ import annotations
@@ -131,8 +131,13 @@ _CQL = {"hidden": (128, 128), "minibatch_size": 128, "learning_rate": 1e-3}
 
 EXPERIMENTS: Mapping[str, Experiment] = {
     "dqn-cartpole": Experiment(
-        recipe="dqn", env="gym:CartPole-v1", frames=50_000, peers={"sb3": {"algorithm": "DQN", **_DQN}}
+        recipe="dqn",
+        env="gym:CartPole-v1",
+        frames=50_000,
+        ours={"double_dqn": False, "anneal_learning_rate": False},
+        peers={"sb3": {"algorithm": "DQN", **_DQN}},
     ),
+    "double_dqn-cartpole": Experiment(recipe="dqn", env="gym:CartPole-v1", frames=50_000),
     "sac-pendulum": Experiment(
         recipe="sac", env="gym:Pendulum-v1", frames=6_000, peers={"sb3": {"algorithm": "SAC", **_SAC}}
     ),

@@ -22,8 +22,8 @@ from rl_core.envs.env_specs import EnvSpecs, leaf_specs
 from rl_core.envs.partial_reset import merge_reset, pop_reset_keys, reset_request, reset_rows
 from rl_core.envs.self_reset import SelfResets
 from rl_core.envs.step_mdp import Drop, advance, drop_tree
-from rl_core.envs.validation import check_action_shape, check_member, validate_output
-from rl_core.errors import EnvError, PolicyError
+from rl_core.envs.validation import check_actions, check_fresh, check_not_ended, validate_output
+from rl_core.errors import EnvError
 from rl_core.keys import Key, as_path
 from rl_core.training.seeding import seed_generator
 
@@ -113,33 +113,11 @@ class EnvBase(EnvSpecs):
         """``_reset`` with end flags completed and checked; rows that were not asked for are not merged yet."""
         given = None if kwargs or not self.auto_reset else self._self_resets().give(reset_rows(tensordict))
         fresh = self._reset(tensordict, **kwargs) if given is None else given
-        if fresh is tensordict:
-            raise EnvError(
-                f"{type(self).__name__}._reset returned the TensorDict it was given; it must return a new one"
-            )
-        for key in self.reward_keys:
-            if fresh.get(key, None) is not None and key not in {*self.observation_keys, *self.state_keys}:
-                raise EnvError(
-                    f"{type(self).__name__}._reset wrote the reward {key!r}; a reward exists only under 'next', as the "
-                    "result of an action"
-                )
+        check_fresh(self, tensordict, fresh)
         complete_ends(fresh, self.end_groups, batch_locked=self.batch_locked)
-        if not self.allow_done_after_reset and self._ended_after_reset(tensordict, fresh):
-            raise EnvError(
-                f"{type(self).__name__} is done right after a reset; if that is meant, construct it with "
-                "allow_done_after_reset=True"
-            )
+        if not self.allow_done_after_reset:
+            check_not_ended(self, tensordict, fresh)
         return fresh
-
-    def _ended_after_reset(self, tensordict: TensorDictBase | None, fresh: TensorDictBase) -> bool:
-        rows = any_done(fresh, self.end_groups, fresh.batch_dims)
-        if rows is None:
-            return False
-        request = reset_request(tensordict, self.end_groups)
-        if request is None:
-            return True
-        asked = request.rows(fresh.batch_dims)
-        return asked is None or bool((rows & asked).any())
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Reset the rows whose end flags are set, and only those."""
@@ -175,7 +153,7 @@ class EnvBase(EnvSpecs):
             self._check_batch(tensordict)
         checked = not self._validated or self.run_type_checks or checks_enabled()
         if checked:
-            self._check_action(tensordict)
+            check_actions(self, tensordict)
         result = self._step(tensordict)
         entries = dict(result.items())
         complete_ends(result, self.end_groups, batch_locked=self.batch_locked, entries=entries)
@@ -199,22 +177,6 @@ class EnvBase(EnvSpecs):
             reward = entries.get(key) if isinstance(key, str) else result.get(key, None)
             if isinstance(reward, Tensor) and reward.shape != shape and reward.numel() == shape.numel():
                 result.set(key, reward.reshape(shape))
-
-    def _check_action(self, tensordict: TensorDictBase) -> None:
-        for key, spec, mask_key in self._action_leaves():
-            action = tensordict.get(key, None)
-            if action is None:
-                raise PolicyError(
-                    f"{type(self).__name__}.step needs the action {key!r}; the TensorDict has "
-                    f"{', '.join(sorted(map(str, tensordict.keys()))) or 'nothing'}. The policy writes it "
-                    f"(out_keys=[{key!r}]), or env.rand_action(td) does"
-                )
-            if self.batch_locked and isinstance(action, Tensor) and -1 not in spec.shape:
-                check_action_shape(key, action, spec.shape, "the policy")
-            if self.run_type_checks or checks_enabled():
-                extra = () if self.batch_locked else tensordict.batch_size[len(self.batch_size) :]
-                ((_, legal),) = legal_action_specs([(key, spec, mask_key)], tensordict, extra)
-                check_member("action", key, legal, action)
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The root of the next step; unlike the free function it keeps the action and policy extras."""

@@ -143,8 +143,11 @@ class Endings:
         self.rows.append(None if mask is None else np.flatnonzero(mask))
         for key in self.keys:
             row = columns.arrays[key][t + 1]
-            kept = row if mask is None else row[mask]
-            self.values.setdefault(key, []).append(kept.copy() if isinstance(kept, np.ndarray) else kept)
+            if mask is not None:
+                row = row[mask]  # a copy
+            elif isinstance(row, np.ndarray):
+                row = row.copy()
+            self.values.setdefault(key, []).append(row)
 
     def clear(self) -> None:
         """Forget a batch."""

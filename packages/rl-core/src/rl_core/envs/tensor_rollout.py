@@ -14,7 +14,7 @@ from tensordict import TensorDict, TensorDictBase
 from rl_core.envs.ends import any_done, complete_ends, no_ends
 from rl_core.envs.stack_steps import stack_entries, stack_steps
 from rl_core.envs.tensor_env import TensorEnv
-from rl_core.envs.validation import validate_output
+from rl_core.envs.validation import check_actions, validate_output
 from rl_core.keys import END_NAMES
 from rl_core.policy import row_policy
 
@@ -59,7 +59,7 @@ def tensor_rollout(
     for t in range(max_steps):
         root.update(act(root))
         if t == 0:
-            env._check_action(container(root))
+            check_actions(env, container(root))
         written, ended = env._step_entries(root), None
         if written.keys().isdisjoint(END_NAMES):
             written.update(never)

@@ -1,4 +1,4 @@
-"""The first step's validation: what an environment wrote, against what its specs promise, in sentences."""
+"""What an environment is given and what it writes, against what its specs promise, in sentences."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.utils import is_non_tensor
 
+from rl_core.checking import checks_enabled
+from rl_core.envs.action_masks import legal_action_specs
+from rl_core.envs.ends import any_done
+from rl_core.envs.partial_reset import reset_request
 from rl_core.errors import EnvError, PolicyError, SpecError
 from rl_core.keys import Key
 from rl_core.specs import Composite, TensorSpec
@@ -15,7 +19,16 @@ from rl_core.specs import Composite, TensorSpec
 if TYPE_CHECKING:
     from rl_core.envs.base import EnvBase
 
-__all__ = ["check_action_shape", "check_member", "edited_text", "leaf_complaint", "validate_output"]
+__all__ = [
+    "check_action_shape",
+    "check_actions",
+    "check_fresh",
+    "check_member",
+    "check_not_ended",
+    "edited_text",
+    "leaf_complaint",
+    "validate_output",
+]
 
 
 def edited_text(env: EnvBase) -> str:
@@ -24,6 +37,68 @@ def edited_text(env: EnvBase) -> str:
         f"the transforms or specs of this {type(env).__name__} were edited while episodes were under way; they begin "
         "in new episodes: call reset() on the collector (or runner) after the edit, before the next batch"
     )
+
+
+def check_fresh(env: EnvBase, given: TensorDictBase | None, fresh: TensorDictBase) -> None:
+    """Check what ``_reset`` returned.
+
+    Raises:
+        EnvError: it is what ``_reset`` was given, or has a reward.
+    """
+    if fresh is given:
+        raise EnvError(f"{type(env).__name__}._reset returned the TensorDict it was given; it must return a new one")
+    for key in env.reward_keys:
+        if fresh.get(key, None) is not None and key not in {*env.observation_keys, *env.state_keys}:
+            raise EnvError(
+                f"{type(env).__name__}._reset wrote the reward {key!r}; a reward exists only under 'next', as the "
+                "result of an action"
+            )
+
+
+def check_not_ended(env: EnvBase, given: TensorDictBase | None, fresh: TensorDictBase) -> None:
+    """Check that no row that was reset is done already.
+
+    Args:
+        env: the environment.
+        given: what ``_reset`` was given; its ``_reset`` entry says which rows were meant.
+        fresh: what it returned, end flags completed.
+
+    Raises:
+        EnvError: a row is.
+    """
+    rows = any_done(fresh, env.end_groups, fresh.batch_dims)
+    if rows is None:
+        return
+    request = reset_request(given, env.end_groups)
+    asked = None if request is None else request.rows(fresh.batch_dims)
+    if asked is None or bool((rows & asked).any()):
+        raise EnvError(
+            f"{type(env).__name__} is done right after a reset; if that is meant, construct it with "
+            "allow_done_after_reset=True"
+        )
+
+
+def check_actions(env: EnvBase, tensordict: TensorDictBase) -> None:
+    """Check the actions of a step: they are there and, in checked mode, legal.
+
+    Raises:
+        PolicyError: one is missing, or has another shape than its spec.
+        SpecError: one is not in its spec (checked mode).
+    """
+    for key, spec, mask_key in env._action_leaves():
+        action = tensordict.get(key, None)
+        if action is None:
+            raise PolicyError(
+                f"{type(env).__name__}.step needs the action {key!r}; the TensorDict has "
+                f"{', '.join(sorted(map(str, tensordict.keys()))) or 'nothing'}. The policy writes it "
+                f"(out_keys=[{key!r}]), or env.rand_action(td) does"
+            )
+        if env.batch_locked and isinstance(action, torch.Tensor) and -1 not in spec.shape:
+            check_action_shape(key, action, spec.shape, "the policy")
+        if env.run_type_checks or checks_enabled():
+            extra = () if env.batch_locked else tensordict.batch_size[len(env.batch_size) :]
+            ((_, legal),) = legal_action_specs([(key, spec, mask_key)], tensordict, extra)
+            check_member("action", key, legal, action)
 
 
 def check_action_shape(key: Key, action: object, shape: tuple[int, ...], policy: str) -> None:
