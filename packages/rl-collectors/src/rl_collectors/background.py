@@ -1,4 +1,4 @@
-"""Collecting in a thread of its own, into a replay buffer, while the caller trains."""
+"""``Background``: collecting in a thread of its own while the caller trains."""
 
 from __future__ import annotations
 
@@ -23,15 +23,25 @@ class Background:
     Args:
         step: collects one batch; returns False when there is nothing left.
         name: of the thread.
+        may_begin: whether the next batch may be begun; asked before each, and again after :meth:`wake`. None: always.
+
+    Example:
+        >>> batches = []
+        >>> collecting = Background(lambda: batches.append(0) or len(batches) < 3, "example")
+        >>> collecting.start()
+        >>> collecting.join()
+        >>> collecting.running, len(batches)
+        (False, 3)
     """
 
-    def __init__(self, step: Callable[[], bool], name: str) -> None:
-        self._step = step
-        self._stop = threading.Event()
-        self._go = threading.Event()
-        self._go.set()
-        self._idle = threading.Lock()  # held while a batch is collected
+    def __init__(self, step: Callable[[], bool], name: str, may_begin: Callable[[], bool] | None = None) -> None:
+        self._step, self._may_begin = step, may_begin
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._busy = False  # while a batch is collected
+        self._pauses = 0
         self._error: BaseException | None = None
+        self._told = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -40,8 +50,13 @@ class Background:
 
     @property
     def running(self) -> bool:
-        """Whether batches are still being collected."""
+        """Whether batches are still being collected, or waited for."""
         return self._thread.is_alive()
+
+    @property
+    def failed_untold(self) -> bool:
+        """Whether an error has ended the thread that :meth:`check` has not raised yet."""
+        return self._error is not None and not self._told
 
     def check(self) -> None:
         """Raise the error that ended the thread, if one did.
@@ -50,23 +65,40 @@ class Background:
             CollectorError: with that error as its cause.
         """
         if self._error is not None:
-            raise CollectorError(f"collecting in the background ended with: {self._error}") from self._error
+            self._told = True
+            raise CollectorError(
+                f"collecting in the background ended with {type(self._error).__name__}: {self._error}"
+            ) from self._error
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Within the block no batch is being collected, and none begins."""
         self.check()
-        self._go.clear()
+        with self._changed:
+            self._pauses += 1
         try:
-            with self._idle:
-                yield
+            with self._changed:
+                self._changed.wait_for(lambda: not self._busy)
+            yield
         finally:
-            self._go.set()
+            with self._changed:
+                self._pauses -= 1
+                self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Ask again whether the next batch may be begun."""
+        with self._changed:
+            self._changed.notify_all()
 
     def ask_to_stop(self) -> None:
         """Let the batch that is being collected be the last."""
-        self._stop.set()
-        self._go.set()
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the end of the thread."""
+        self._thread.join(timeout)
 
     def stop(self, timeout: float | None = None) -> None:
         """End the thread after the batch that is being collected.
@@ -77,8 +109,8 @@ class Background:
         self.ask_to_stop()
         if self._thread is threading.current_thread():
             return
-        self._thread.join(timeout)
-        if self._thread.is_alive():
+        self.join(timeout)
+        if self.running:
             raise CollectorError(
                 f"the thread that collects did not end within {timeout} s: a batch takes longer than that, or the "
                 "environment hangs"
@@ -86,13 +118,29 @@ class Background:
 
     def _run(self) -> None:
         try:
-            while not self._stop.is_set():
-                self._go.wait()
-                with self._idle:
-                    if self._stop.is_set() or (self._go.is_set() and not self._step()):
+            while self._begin():
+                try:
+                    if not self._step():
                         return
+                finally:
+                    self._end()
         except BaseException as error:
-            if isinstance(error, StoppedError) and self._stop.is_set():
+            if isinstance(error, StoppedError) and self._stopped:
                 return
             self._error = error
             raise
+
+    def _begin(self) -> bool:
+        """Wait until the next batch may be begun; False where there shall be none."""
+        with self._changed:
+            self._changed.wait_for(self._decided)
+            self._busy = not self._stopped
+            return self._busy
+
+    def _decided(self) -> bool:
+        return self._stopped or (not self._pauses and (self._may_begin is None or self._may_begin()))
+
+    def _end(self) -> None:
+        with self._changed:
+            self._busy = False
+            self._changed.notify_all()

@@ -239,7 +239,7 @@ class EnvKit(Kit):
             td = env.step_mdp(env.step(put_action(env, td, action)))
         return td
 
-    @since("0.9.1")
+    @since("1.0")
     def test_rows_stepped_as_one_have_the_numbers_of_each(self) -> None:
         """To the last bit, where a ``TensorEnv`` has a ``stack_key``: 67 rows, which are no multiple of a vector."""
         with self.seeded() as env:

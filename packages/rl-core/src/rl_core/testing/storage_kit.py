@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rl_core.buffers import Span, Storage
 from rl_core.errors import CheckpointError, ReplayBufferError
-from rl_core.testing.kit import Kit
+from rl_core.testing.kit import Kit, since
 from rl_core.testing.numbered_rows import assert_raises, numbered_rows, row_numbers
 
 __all__ = ["StorageKit"]
@@ -74,6 +74,7 @@ class StorageKit(Kit):
         storage.write(storage.prepare(numbered_rows(0, 8)), [Span(3, 5, 3), Span(0, 3, 5)])
         assert self._numbers(storage) == [5, 6, 7, 3, 4]
 
+    @since("1.0")
     def test_an_entry_is_that_of_the_rows(self) -> None:
         """``entry`` gives what ``get`` would, for any order of slots: copies, and ``None`` where rows have no such."""
         storage, index = self._filled(5), torch.tensor([4, 0, 4])
@@ -87,6 +88,7 @@ class StorageKit(Kit):
         for missing in ("none", ("x", "none")):
             assert storage.entry(missing, index) is None, f"entry({missing!r}) gives something that no row has"
 
+    @since("1.0")
     def test_an_entry_follows_the_rows(self) -> None:
         """``entry`` sees what is written, over the ring's edge and in place."""
         storage = self._filled(6, max_size=6)
@@ -100,6 +102,7 @@ class StorageKit(Kit):
             entry = storage.entry(name, torch.arange(6))
             assert entry is not None and torch.equal(entry, value), f"entry({name!r}): {entry}, not {value}"
 
+    @since("1.0")
     def test_an_entry_of_a_slot_that_is_not_filled_raises(self) -> None:
         """Beyond the filled part, beyond the capacity, and below zero."""
         storage = self._filled(3)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from rl_core.buffers import Writer
-from rl_core.testing.kit import Kit
+from rl_core.testing.kit import Kit, since
 from rl_core.testing.numbered_rows import CountedSlots, numbered_rows
 
 __all__ = ["WriterKit"]
@@ -64,6 +64,7 @@ class WriterKit(Kit):
             total = sum(sizes)
             assert sorted(ring.values()) == list(range(max(0, total - 5), total)), f"writes of {sizes} left {ring}"
 
+    @since("1.0")
     def test_the_cursor_is_where_time_starts_over(self) -> None:
         """Read from ``cursor`` on and around, the filled steps come oldest first; ``None`` claims no such order."""
         for capacity in (1, 3, 5):
@@ -73,6 +74,7 @@ class WriterKit(Kit):
                 count += n
                 self._check_order(writer, ring, capacity, f"after {count} steps with a capacity of {capacity}")
 
+    @since("1.0")
     def test_the_next_step_overwrites_the_one_at_the_cursor(self) -> None:
         """In a full ring the cursor is the place of the oldest step, which goes first."""
         writer, ring = self.make(), dict[int, int]()
@@ -84,6 +86,7 @@ class WriterKit(Kit):
             self._run(writer, ring, [1], 5, start=count)
             assert ring[cursor] == count, f"the cursor was {cursor}, but step {count} went elsewhere: {ring}"
 
+    @since("1.0")
     def test_the_cursor_survives_saving_and_starts_over_when_emptied(self) -> None:
         """It is part of the state."""
         writer, loaded, ring = self.make(), self.make(), dict[int, int]()
