@@ -34,7 +34,6 @@ def build(loss: str, hidden: int, compiled: bool = False) -> Callable[[], object
         losses = module(data)
         return sum((losses[name] for name in names[1:]), losses[names[0]])
 
-    total()  # prepares what a first call prepares, which a compiler cannot follow
     compute = torch.compile(total) if compiled else total
 
     def work() -> Tensor:

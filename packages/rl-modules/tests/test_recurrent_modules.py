@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 from torch import nn
 
-from rl_core import carried_state, reads_sequences, with_carried_state
+from rl_core import carried_state, reads_sequences, recurrent_burn_in, with_carried_state
 from rl_core.errors import KeyMissingError, PolicyError
 from rl_core.losses.targets import frozen_copy
 from rl_core.testing import CountingEnv
@@ -145,6 +145,34 @@ def test_gradients_of_sequences_are_those_of_steps(cell):
         torch.testing.assert_close(gradient, parameter.grad)
 
 
+@pytest.mark.parametrize("flag", [1, 3, 4])
+@pytest.mark.parametrize("cell", CELLS)
+def test_no_gradient_flows_through_a_burn_in(cell, flag):
+    module = make(cell)
+    flags = torch.zeros(3, 7, dtype=torch.bool)
+    flags[0, flag] = flags[1, 5] = True
+    value, states, is_init = batch_of(cell, flags)
+    value.requires_grad_()
+    with set_recurrent_mode(True, burn_in=3):
+        output, *after = module.forward_tensors(value, *states, is_init)
+    with set_recurrent_mode(False):
+        carried, outputs = [state[:, 0] for state in states], []
+        for t in range(7):
+            carried = [torch.where(flags[:, t].reshape(-1, 1, 1), 0.0, state) for state in carried]
+            carried = [state.detach() for state in carried] if t == 3 else carried
+            step, *carried = module.forward_tensors(value[:, t], *carried, torch.zeros_like(flags[:, t]))
+            outputs.append(step)
+    wanted = torch.stack(outputs, 1)
+    torch.testing.assert_close(output, wanted)
+    for found, last in zip(after, carried, strict=True):
+        torch.testing.assert_close(found[:, -1], last)
+    inputs = [value, *module.parameters()]
+    scale = torch.randn(3, 4, 5)
+    found, expected = (torch.autograd.grad((out[:, 3:] * scale).sum(), inputs) for out in (output, wanted))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+    assert not bool(found[0][:, :3].any()) and bool(found[0][:, 3:].any())
+
+
 @pytest.mark.parametrize("cell", CELLS)
 def test_both_ways_to_run_pieces_agree(cell):
     module = make(cell)
@@ -198,6 +226,17 @@ def test_the_mode_is_a_context_a_decorator_and_each_threads_own():
         thread.start()
         thread.join()
     assert seen == [None] and recurrent_mode() is None
+
+
+def test_a_burn_in_holds_within_its_context():
+    with set_recurrent_mode(True, burn_in=2):
+        assert recurrent_burn_in() == 2
+        with set_recurrent_mode(True):
+            assert recurrent_burn_in() == 0
+        assert recurrent_burn_in() == 2
+    assert recurrent_burn_in() == 0
+    with pytest.raises(ValueError, match="burn_in of 0 steps or more; got -1"):
+        set_recurrent_mode(True, burn_in=-1)
 
 
 def test_a_mode_that_does_not_exist_is_refused():

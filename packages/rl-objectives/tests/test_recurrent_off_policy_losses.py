@@ -6,9 +6,21 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
 from torch import nn
 
-from rl_core import CarriedState, StateCarrier, Unbounded, recurrent_mode, set_recurrent_mode
+from rl_core import CarriedState, StateCarrier, Unbounded, recurrent_burn_in, recurrent_mode, set_recurrent_mode
 from rl_core.errors import LossError
-from rl_objectives import AWACLoss, CQLLoss, CrossQLoss, DQNLoss, IQLLoss, SACLoss, TD3Loss
+from rl_objectives import (
+    AWACLoss,
+    CQLLoss,
+    CrossQLoss,
+    DDPGLoss,
+    DiscreteSACLoss,
+    DQNLoss,
+    IQLLoss,
+    REDQLoss,
+    SACLoss,
+    TD3Loss,
+    TQCLoss,
+)
 
 ROWS, TIME, HIDDEN, GAMMA = 3, 6, 4, 0.9
 
@@ -47,6 +59,7 @@ class Memory(StateCarrier, TensorDictModuleBase):
         else:
             state, outputs = [part[:, 0] for part in state], []
             for t in range(value.shape[1]):
+                state = [part.detach() for part in state] if t == recurrent_burn_in() else state
                 state = self.cell(value[:, t], [part * ~td["is_init"][:, t] for part in state])
                 outputs.append(state[0])
             output = torch.stack(outputs, 1)
@@ -117,11 +130,16 @@ def sequences(action, burn_in=2):
     return TensorDict({**data, **states}, batch_size=[ROWS, TIME])
 
 
-def unrolled(memory, batch, row, states=None):
-    """The features of an LSTM at each step of a row, and at the observation that it led to, one after the other."""
+def unrolled(memory, batch, row, burn_in=2):
+    """The features of an LSTM at each step of a row, and at the observation that it led to, one after the other.
+
+    The state behind the burn-in is taken as a constant, as Kapturowski et al., 2019, section 3, has it.
+    """
     cell, features, ahead = memory.cell, [], []
     h, c = (batch[key][row, 0] if key in batch.keys() else torch.zeros(HIDDEN) for key in memory.states)  # noqa: SIM118
     for t in range(TIME):
+        if t == burn_in:
+            h, c = h.detach(), c.detach()
         if batch["is_init"][row, t]:
             h, c = torch.zeros(HIDDEN), torch.zeros(HIDDEN)
         weights = cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh
@@ -174,8 +192,8 @@ def test_dqn_reads_slices_along_time_with_burn_in(double_dqn):
     compare(loss, loss(batch.clone())["loss"], total / (ROWS * (TIME - 2)))
 
 
-def critic_values(module, batch, row, action, ahead=False):
-    return module[1].module(unrolled(module[0], batch, row)[ahead], action)
+def critic_values(module, batch, row, action, ahead=False, burn_in=2):
+    return module[1].module(unrolled(module[0], batch, row, burn_in)[ahead], action)
 
 
 def test_td3_reads_slices_along_time():
@@ -185,9 +203,9 @@ def test_td3_reads_slices_along_time():
     moved(loss)
     given, qvalue, gain = loss(batch.clone()), 0.0, 0.0
     for row in range(ROWS):
-        features, _ = unrolled(loss.actor_network.module[0], batch, row)
+        features, _ = unrolled(loss.actor_network.module[0], batch, row, burn_in=0)
         drawn = loss.actor_network.module[1].module(features)
-        held = [critic_values(member.module, batch, row, drawn) for member in loss.qvalue_network.members]
+        held = [critic_values(member.module, batch, row, drawn, burn_in=0) for member in loss.qvalue_network.members]
         gain = gain + held[0].sum()
         with torch.no_grad():
             policy = loss.target_actor_network.module
@@ -197,7 +215,7 @@ def test_td3_reads_slices_along_time():
             ]
             wanted = target_of(batch, row, torch.minimum(*ahead))
         for member in loss.qvalue_network.members:
-            value = critic_values(member.module, batch, row, batch["action"][row])
+            value = critic_values(member.module, batch, row, batch["action"][row], burn_in=0)
             qvalue = qvalue + (value - wanted).square().sum()
     count = ROWS * TIME
     compare(loss, given["loss_qvalue"], qvalue / count)
@@ -239,6 +257,120 @@ def test_sac_reads_slices_along_time(recurrent_critics):
     torch.testing.assert_close(given["loss_actor"], actor / count)
     alone, _ = loss.qvalue_loss(batch.clone())
     torch.testing.assert_close(alone, given["loss_qvalue"])
+
+
+def test_ddpg_reads_slices_along_time():
+    actor = recurrent("actor", nn.Linear(HIDDEN, 2), "action")
+    loss = moved(DDPGLoss(actor, critic(), delay_actor=True, gamma=GAMMA))
+    batch, value, gain = sequences(torch.randn(ROWS, TIME, 2)), 0.0, 0.0
+    online, target = (network.members[0].module for network in (loss.value_network, loss.target_value_network))
+    for row in range(ROWS):
+        policy, delayed = loss.actor_network.module, loss.target_actor_network.module
+        drawn = policy[1].module(unrolled(policy[0], batch, row, burn_in=0)[0])
+        gain = gain + critic_values(online, batch, row, drawn, burn_in=0).sum()
+        with torch.no_grad():
+            following = delayed[1].module(unrolled(delayed[0], batch, row)[1])
+            wanted = target_of(batch, row, critic_values(target, batch, row, following, ahead=True))
+        taken = critic_values(online, batch, row, batch["action"][row], burn_in=0)
+        value = value + (taken - wanted).square().sum()
+    given, count = loss(batch), ROWS * TIME
+    compare(loss, given["loss_value"], value / count)
+    compare(loss.actor_network, given["loss_actor"], -gain / count)
+
+
+def drawn_action(loss, batch, row, ahead=False):
+    """The action of :class:`Fixed`, and its log-probability."""
+    policy = loss.actor_network.module
+    action = policy[1].module(unrolled(policy[0], batch, row)[ahead]).tanh()
+    return action, -action.square().sum(-1, keepdim=True)
+
+
+def test_redq_reads_slices_along_time():
+    loss = REDQLoss(Policy(), [critic(), critic(), critic()], sub_sample_len=3, gamma=GAMMA, loss_function="l2")
+    loss.set_keys(mask="learning_mask")
+    moved(loss)
+    batch, qvalue, actor = sequences(torch.randn(ROWS, TIME, 2)), 0.0, 0.0
+    online, target = loss.qvalue_network.members, loss.target_qvalue_network.members
+    for row in range(ROWS):
+        action, log_prob = drawn_action(loss, batch, row)
+        gain = sum(critic_values(member.module, batch, row, action) for member in online) / 3
+        actor = actor + (log_prob - gain)[2:].sum()
+        with torch.no_grad():
+            action, log_prob = drawn_action(loss, batch, row, ahead=True)
+            ahead = torch.stack([critic_values(m.module, batch, row, action, ahead=True) for m in target])
+            wanted = target_of(batch, row, ahead.amin(0) - log_prob)
+        for member in online:
+            taken = critic_values(member.module, batch, row, batch["action"][row])
+            qvalue = qvalue + (taken - wanted)[2:].square().sum() / 3
+    given, count = loss(batch), ROWS * (TIME - 2)
+    compare(loss, given["loss_qvalue"], qvalue / count)
+    compare(loss.actor_network, given["loss_actor"], actor / count)
+
+
+def quantile_distance(atoms, targets):
+    """Eq. 11 of Kuznetsov et al., 2020, of one critic at one step, pair by pair."""
+    total, count = 0.0, len(atoms)
+    for index, atom in enumerate(atoms):
+        for target in targets:
+            error = target - atom
+            level = abs((index + 0.5) / count - float(error < 0))
+            total = total + level * (error.square() / 2 if error.abs() < 1 else error.abs() - 0.5)
+    return total / (count * len(targets))
+
+
+def test_tqc_reads_slices_along_time():
+    critics = [recurrent(f"c{i}", Joined(HIDDEN + 2, 4), "state_action_value", "action") for i in range(2)]
+    loss = TQCLoss(Policy(), critics, top_quantiles_to_drop_per_net=1, gamma=GAMMA)
+    loss.set_keys(mask="learning_mask")
+    moved(loss)
+    batch, qvalue, actor = sequences(torch.randn(ROWS, TIME, 2)), 0.0, 0.0
+    online, target = loss.qvalue_network.members, loss.target_qvalue_network.members
+    for row in range(ROWS):
+        action, log_prob = drawn_action(loss, batch, row)
+        gain = sum(critic_values(member.module, batch, row, action).mean(-1, keepdim=True) for member in online) / 2
+        actor = actor + (log_prob - gain)[2:].sum()
+        with torch.no_grad():
+            action, log_prob = drawn_action(loss, batch, row, ahead=True)
+            ahead = torch.cat([critic_values(m.module, batch, row, action, ahead=True) for m in target], -1)
+            wanted = target_of(batch, row, ahead.sort(-1).values[:, :6] - log_prob)
+        for member in online:
+            atoms = critic_values(member.module, batch, row, batch["action"][row])
+            qvalue = qvalue + sum(quantile_distance(atoms[t], wanted[t]) for t in range(2, TIME))
+    given, count = loss(batch), ROWS * (TIME - 2)
+    compare(loss, given["loss_qvalue"], qvalue / count)
+    compare(loss.actor_network, given["loss_actor"], actor / count)
+
+
+class Choice(TensorDictSequential):
+    """A recurrent policy over three actions."""
+
+    def __init__(self):
+        super().__init__(Memory("actor"), TensorDictModule(nn.Linear(HIDDEN, 3), ["actor_features"], ["logits"]))
+
+    def get_dist(self, td):
+        return torch.distributions.Categorical(logits=self(td.copy())["logits"])
+
+
+def test_discrete_sac_reads_slices_along_time():
+    critics = [recurrent(f"c{i}", nn.Linear(HIDDEN, 3), "action_value") for i in range(2)]
+    loss = DiscreteSACLoss(Choice(), critics, action_space="categorical", gamma=GAMMA, loss_function="l2")
+    loss.set_keys(mask="learning_mask")
+    moved(loss)
+    batch, qvalue, actor = sequences(torch.randint(3, (ROWS, TIME))), 0.0, 0.0
+    policy = loss.actor_network.module
+    online, target = ([m.module for m in net.members] for net in (loss.qvalue_network, loss.target_qvalue_network))
+    for row in range(ROWS):
+        probs, ahead = (policy[1].module(part).softmax(-1) for part in unrolled(policy[0], batch, row))
+        values = [module[1].module(unrolled(module[0], batch, row)[0]) for module in online]
+        actor = actor + (probs * (probs.log() - torch.minimum(*values).detach()))[2:].sum()
+        with torch.no_grad():
+            following = torch.minimum(*(module[1].module(unrolled(module[0], batch, row)[1]) for module in target))
+            wanted = target_of(batch, row, (ahead * (following - ahead.log())).sum(-1, keepdim=True))
+        for value in values:
+            qvalue = qvalue + (value.gather(-1, batch["action"][row].unsqueeze(-1)) - wanted)[2:].square().sum()
+    given, count = loss(batch), ROWS * (TIME - 2)
+    compare(loss, given["loss_qvalue"], qvalue / count)
+    compare(loss.actor_network, given["loss_actor"], actor / count)
 
 
 def test_nothing_but_priorities_is_written():

@@ -22,6 +22,7 @@ from .policy_state import StateCarrier as StateCarrier
 from .policy_state import carried_state as carried_state
 from .policy_state import reads_sequences as reads_sequences
 from .policy_state import with_carried_state as with_carried_state
+from .recurrence import recurrent_burn_in as recurrent_burn_in
 from .recurrence import recurrent_mode as recurrent_mode
 from .recurrence import set_recurrent_mode as set_recurrent_mode
 from .checking import checked_mode as checked_mode

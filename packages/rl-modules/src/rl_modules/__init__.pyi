@@ -26,6 +26,7 @@ from .exploration.gsde import gSDEModule as gSDEModule
 from .exploration.ornstein_uhlenbeck import OrnsteinUhlenbeckProcessModule as OrnsteinUhlenbeckProcessModule
 from .exploration.rnd import RNDModule as RNDModule
 from .exploration.running_moments import RunningMeanStd as RunningMeanStd
+from .networks.act import ACTNetwork as ACTNetwork
 from .networks.batch_renorm import BatchRenorm1d as BatchRenorm1d
 from .networks.convnet import ConvNet as ConvNet
 from .networks.convnet import SquashDims as SquashDims
@@ -54,6 +55,8 @@ from .planning.scores import MCTSScores as MCTSScores
 from .planning.scores import PUCTScore as PUCTScore
 from .planning.scores import UCB1TunedScore as UCB1TunedScore
 from .planning.scores import UCBScore as UCBScore
+from .policies.act import ACTActor as ACTActor
+from .policies.act import ChunkCoder as ChunkCoder
 from .policies.actor import Actor as Actor
 from .policies.actor_critic import ActorCriticOperator as ActorCriticOperator
 from .policies.actor_critic import ActorCriticWrapper as ActorCriticWrapper
@@ -80,6 +83,7 @@ from rl_core.random_policy import RandomPolicy as RandomPolicy
 from .policies.safe_module import SafeModule as SafeModule
 from .policies.sequential import SafeSequential as SafeSequential
 from .policies.tanh_module import TanhModule as TanhModule
+from .policies.temporal_ensemble import TemporalEnsemble as TemporalEnsemble
 from .policies.value_operator import ValueOperator as ValueOperator
 from .policies.build import build_actor as build_actor
 from .recurrent.gru import GRUModule as GRUModule

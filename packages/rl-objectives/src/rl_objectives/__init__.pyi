@@ -30,6 +30,7 @@ from .functional.td import vec_td_lambda_return_estimate as vec_td_lambda_return
 from .functional.vtrace import vtrace_advantage_estimate as vtrace_advantage_estimate
 from .gradients import hold_out_net as hold_out_net
 from .losses.a2c import A2CLoss as A2CLoss
+from .losses.act import ACTLoss as ACTLoss
 from .losses.awac import AWACLoss as AWACLoss
 from .losses.bc import BCLoss as BCLoss
 from .losses.cql import CQLLoss as CQLLoss

@@ -48,8 +48,8 @@ _OFFERED: dict[str, dict[str, str]] = {
         "rl-llm": "grpo sft",
         "rl-marl": "ippo mappo qmix",
         "rl-objectives": (
-            "a2c awac bc cql crossq ddpg diffusion_bc discrete_cql discrete_iql discrete_sac distributional_dqn dqn "
-            "dreamer_actor dreamer_model dreamer_v3_actor dreamer_v3_model dreamer_v3_value dreamer_value dt gail "
+            "a2c act awac bc cql crossq ddpg diffusion_bc discrete_cql discrete_iql discrete_sac distributional_dqn "
+            "dqn dreamer_actor dreamer_model dreamer_v3_actor dreamer_v3_model dreamer_v3_value dreamer_value dt gail "
             "impala iql iqn kl_pen_ppo online_dt ppo qr_dqn redq reinforce rnd sac sac_v1 td3 td3_bc tqc"
         ),
     },
@@ -60,15 +60,15 @@ _OFFERED: dict[str, dict[str, str]] = {
             "running_value_norm vdn_mixer"
         ),
         "rl-modules": (
-            "actor actor_critic_operator actor_value_operator additive_gaussian batch_renorm batched_mlp build_actor "
-            "cem_planner decision_transformer decision_transformer_inference diffusion_actor "
+            "act act_actor actor actor_critic_operator actor_value_operator additive_gaussian batch_renorm batched_mlp "
+            "build_actor cem_planner decision_transformer decision_transformer_inference diffusion_actor "
             "distributional_q_value_actor dreamer_actor dreamer_obs_decoder dreamer_obs_encoder dreamer_v3_block_gru "
             "dreamer_v3_discrete_actor dreamer_v3_image_decoder dreamer_v3_image_encoder dreamer_v3_mlp dt_actor "
             "dueling_cnn dueling_mlp egreedy gru gsde implicit_quantile_actor implicit_quantile_net lstm mcts mlp "
             "mppi_planner multi_step_actor noisy_linear online_dt_actor ornstein_uhlenbeck probabilistic_actor "
             "q_value_actor quantile_q_value_actor rnd rssm_belief_carrier rssm_posterior rssm_posterior_v3 rssm_prior "
             "rssm_prior_v3 rssm_rollout rssm_rollout_v3 rssm_state_estimator_v3 sequential symexp_two_hot tanh "
-            "value_operator world_model_wrapper"
+            "temporal_ensemble value_operator world_model_wrapper"
         ),
     },
     "recipes": {

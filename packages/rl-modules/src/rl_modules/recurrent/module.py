@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rl_core import CarriedState, StateCarrier, Transform, Unbounded, recurrent_mode
+from rl_core import CarriedState, StateCarrier, Transform, Unbounded, recurrent_burn_in, recurrent_mode
 from rl_core.errors import PolicyError
 from rl_core.keys import Key, as_key, as_keys, as_path, join
 from rl_modules.policies.base import PolicyModule
@@ -124,7 +124,26 @@ class RecurrentModule(StateCarrier, PolicyModule):
                 f"{type(self).__name__} reads sequences [*B, T] in recurrent mode; {self.in_keys[0]!r} of shape "
                 f"{list(value.shape)} has no time dimension. Leave set_recurrent_mode(True) for single steps"
             )
+        burn_in = recurrent_burn_in() if torch.is_grad_enabled() else 0
+        if 0 < burn_in < batch[-1]:
+            return self._behind_burn_in(burn_in, value, states, is_init, batch)
         return self._sequences(value, states, is_init, batch)
+
+    def _behind_burn_in(
+        self, steps: int, value: Tensor, states: list[Tensor], is_init: Tensor, batch: torch.Size
+    ) -> tuple[Any, ...]:
+        """The same numbers, without gradient through the first steps of each sequence and the state they leave."""
+        time = len(batch) - 1
+        parts = [entry.split([steps, batch[-1] - steps], time) for entry in (value, is_init, *states)]
+        (first, rest), (first_flags, rest_flags), *pairs = parts
+        with torch.no_grad():
+            before = self._sequences(first, [pair[0] for pair in pairs], first_flags, first.shape[:-1])
+        begun = [
+            torch.cat([state.narrow(time, steps - 1, 1), stored.narrow(time, 1, stored.shape[time] - 1)], time)
+            for state, (_, stored) in zip(before[1:], pairs, strict=True)
+        ]
+        behind = self._sequences(rest, begun, rest_flags, rest.shape[:-1])
+        return tuple(torch.cat(pair, time) for pair in zip(before, behind, strict=True))
 
     def _step(self, value: Tensor, states: list[Tensor], is_init: Tensor, batch: torch.Size) -> tuple[Any, ...]:
         """One step of every row, from zero where a row is flagged."""

@@ -18,7 +18,7 @@ from rl_core.losses.module import LossKeys, LossModule
 from rl_core.losses.networks import call_on_tensors, read_inputs
 from rl_core.losses.sequences import LivedSequence
 from rl_core.policy_state import StateCarrier, carried_state, reads_sequences
-from rl_core.recurrence import recurrent_mode, set_recurrent_mode
+from rl_core.recurrence import recurrent_burn_in, recurrent_mode, set_recurrent_mode
 from rl_objectives.estimators.td import TD0Estimator
 from rl_objectives.estimators.values import sequence_inputs
 from rl_objectives.losses.priorities import check_priority_type, row_weights, write_priority
@@ -61,7 +61,9 @@ class ReplayLoss(LossModule):
     batch has none, and afresh at each first step; the observation that an episode ends with is read in the state that
     its own step led to. A state that was stored long ago is brought up to date by the first rows of each slice
     (burn-in): leave them out of the loss by a mask, e.g. ``loss.set_keys(mask="learning_mask")`` with a
-    ``SliceSampler``. Single rows ``[B]`` are read with the states stored beside them only within
+    ``SliceSampler(..., burn_in=n)``. Gradients end there: none flows through the first steps that the mask leaves out
+    in all sequences, nor through the state that they lead to, given modules that heed ``recurrent_burn_in``, as
+    ``LSTMModule`` and ``GRUModule`` do. Single rows ``[B]`` are read with the states stored beside them only within
     ``set_recurrent_mode(False)``.
 
     Args:
@@ -158,7 +160,8 @@ class ReplayLoss(LossModule):
     def along_time(self, batch: TensorDictBase) -> AbstractContextManager[Any]:
         """The mode in which the networks read this batch; nothing changes for networks without a memory.
 
-        The compiler cannot trace a context variable: enter ``set_recurrent_mode(True)`` around a compiled call.
+        The compiler cannot trace a context variable: enter ``set_recurrent_mode(True, burn_in=...)`` around a compiled
+        call.
 
         Raises:
             LossError: the batch has no time dimension.
@@ -166,7 +169,7 @@ class ReplayLoss(LossModule):
         if not self.carries_state or torch.compiler.is_compiling() or recurrent_mode() is False:
             return nullcontext()
         if batch.ndim >= 2:
-            return set_recurrent_mode(True)
+            return set_recurrent_mode(True, burn_in=_burn_in(self.valid_rows(batch), batch.batch_size))
         if batch.ndim and reads_sequences(self):
             return nullcontext()  # somebody said that the one dimension is time
         raise LossError(
@@ -232,6 +235,15 @@ class ReplayLoss(LossModule):
             f"{type(self).__name__}: {what} are {list(shape)}, the batch has {found}. Reward, "
             f"end flags and discounts must be {[*shape[:-1], 1]}, and flags must be bool; nothing is broadcast."
         )
+
+
+def _burn_in(mask: Tensor | None, batch_size: torch.Size) -> int:
+    """How many first steps count in no sequence [*B, T], and at least as many as the mode in force says."""
+    told = recurrent_burn_in()
+    if mask is None or not torch.is_grad_enabled() or mask.numel() != batch_size.numel():
+        return told
+    counts = mask.reshape(-1, batch_size[-1]).any(0)
+    return max(told, int(counts.to(torch.uint8).argmax()))  # 0 where no step counts
 
 
 def _with_states(network: nn.Module, batch: TensorDictBase) -> TensorDictBase:
