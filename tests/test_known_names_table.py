@@ -24,3 +24,14 @@ def test_the_table_is_up_to_date(tool):
 def test_an_outdated_table_is_noticed(tool):
     source = tool.TABLE.read_text(encoding="utf-8")
     assert tool.updated(source.replace("egreedy ", "", 1)) == source
+
+
+def test_a_table_is_written_whole_and_nothing_is_left_beside_it(tool, tmp_path):
+    table, source = tmp_path / "known.py", tool.TABLE.read_text(encoding="utf-8")
+    table.write_text(source.replace("egreedy ", "", 1), encoding="utf-8")
+    table.chmod(0o600)
+    with table.open(encoding="utf-8") as reading:  # whoever reads it meanwhile goes on with the old one
+        tool.write(table)
+        assert reading.read() == source.replace("egreedy ", "", 1)
+    assert table.read_text(encoding="utf-8") == source
+    assert list(tmp_path.iterdir()) == [table] and table.stat().st_mode & 0o777 == 0o600

@@ -1,6 +1,7 @@
 """Collecting in a thread beside the training."""
 
 import threading
+from itertools import pairwise
 
 import pytest
 import torch
@@ -113,6 +114,95 @@ def test_a_thread_that_does_not_end_in_time_is_named():
         background.stop(0.05)
     go.set()
     background.stop(10)
+
+
+def test_a_batch_is_begun_only_where_it_may_be_and_asked_again_when_woken():
+    allowed, begun, three = [1], [], threading.Event()
+
+    def step():
+        begun.append(allowed[0])
+        if len(begun) == 3:
+            three.set()
+        return True
+
+    background = Background(step, "paced", lambda: len(begun) < allowed[0])
+    background.start()
+    allowed[0] = 3
+    background.wake()
+    assert three.wait(10)
+    background.stop(10)
+    assert len(begun) == 3 and not background.running
+
+
+def test_pauses_may_be_nested():
+    begun, more = [], threading.Event()
+
+    def step():
+        begun.append(1)
+        more.set()
+        return True
+
+    background = Background(step, "paused")
+    background.start()
+    assert more.wait(10)
+    with background.paused():
+        with background.paused():
+            pass
+        before = len(begun)
+        for _ in range(100):
+            assert len(begun) == before
+    more.clear()
+    assert more.wait(10)
+    background.stop(10)
+
+
+def test_pauses_that_follow_each_other_do_not_bring_collecting_to_a_standstill():
+    begun, seen = [], []
+    background = Background(lambda: begun.append(1) or True, "paused")
+    background.start()
+    for _ in range(50):
+        with background.paused():
+            seen.append(len(begun))
+            sum(range(10_000))  # most of the time is spent in pauses
+    background.stop(10)
+    assert all(later > earlier for earlier, later in pairwise(seen))
+
+
+def test_a_pause_ends_where_no_batch_may_begin():
+    begun, first = [], threading.Event()
+
+    def step():
+        begun.append(1)
+        first.set()
+        return True
+
+    background = Background(step, "paced", lambda: not begun)
+    background.start()
+    assert first.wait(10)
+    with background.paused():
+        pass
+    background.stop(10)
+    assert len(begun) == 1
+
+
+def test_a_pause_does_not_keep_the_thread_from_ending():
+    background = Background(lambda: True, "paused")
+    background.start()
+    with background.paused():
+        background.stop(10)
+    assert not background.running
+
+
+def test_an_error_is_untold_until_it_was_raised(monkeypatch):
+    monkeypatch.setattr(threading, "excepthook", lambda args: None)
+    background = Background(lambda: 1 // 0, "failing")
+    background.start()
+    background.join(10)
+    assert background.failed_untold
+    for _ in range(2):
+        with pytest.raises(CollectorError, match="ended with ZeroDivisionError"):
+            background.check()
+    assert not background.failed_untold
 
 
 def test_the_callers_exploration_type_is_its_own():

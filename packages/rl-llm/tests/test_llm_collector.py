@@ -1,6 +1,7 @@
 """LLMCollector: budgets, whole dialogs, versions, staleness, collecting beside training."""
 
 import queue
+import threading
 
 import pytest
 import torch
@@ -450,17 +451,37 @@ def test_a_queue_that_nobody_empties_does_not_keep_the_thread():
     assert not collector.is_running()
 
 
-def test_an_error_in_the_thread_is_told_at_the_next_call():
+def test_an_error_in_the_thread_is_told_at_the_next_call(monkeypatch):
     def broken(td):
         raise EnvError("the tool broke")
+
+    printed = []
+    monkeypatch.setattr(threading, "excepthook", printed.append)
 
     collector = LLMCollector(
         chats(1), broken, yield_completed_trajectories=True, queue=queue.Queue(), weight_sync=Counter()
     )
     collector.start()
-    collector._background._thread.join(timeout=60)
+    collector._background.join(60)
+    for call in (collector.is_running, lambda: collector.update_policy_weights_("weights")):
+        with pytest.raises(CollectorError, match="EnvError: the tool broke"):
+            call()
+    collector.shutdown()  # it was told
+    assert len(printed) == 1
+
+
+def test_an_error_that_nobody_was_told_is_raised_by_shutdown(monkeypatch):
+    def broken(td):
+        raise EnvError("the tool broke")
+
+    monkeypatch.setattr(threading, "excepthook", lambda args: None)
+    collector = LLMCollector(
+        chats(1), broken, yield_completed_trajectories=True, queue=queue.Queue(), weight_sync=Counter()
+    )
+    collector.start()
+    collector._background.join(60)
     with pytest.raises(CollectorError, match="EnvError: the tool broke"):
-        collector.update_policy_weights_("weights")
+        collector.shutdown()
     collector.shutdown()
 
 

@@ -3,6 +3,7 @@ from .aliases import MultiSyncDataCollector as MultiSyncDataCollector
 from .aliases import MultiaSyncDataCollector as MultiaSyncDataCollector
 from .aliases import SyncDataCollector as SyncDataCollector
 from .aliases import aSyncDataCollector as aSyncDataCollector
+from .background import Background as Background
 from .budget import FrameBudget as FrameBudget
 from .inference.async_batched import AsyncBatchedCollector as AsyncBatchedCollector
 from .inference.client import PolicyClient as PolicyClient

@@ -38,6 +38,7 @@ class Background:
         self._step, self._may_begin = step, may_begin
         self._changed = threading.Condition()
         self._stopped = False
+        self._ready = False  # to begin the next batch
         self._busy = False  # while a batch is collected
         self._pauses = 0
         self._error: BaseException | None = None
@@ -46,6 +47,7 @@ class Background:
 
     def start(self) -> None:
         """Begin."""
+        self._ready = True
         self._thread.start()
 
     @property
@@ -72,7 +74,10 @@ class Background:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Within the block no batch is being collected, and none begins."""
+        """Within the block no batch is being collected, and none begins; behind it one has begun, if it may.
+
+        A caller that pauses again and again thus does not bring collecting to a standstill.
+        """
         self.check()
         with self._changed:
             self._pauses += 1
@@ -84,6 +89,7 @@ class Background:
             with self._changed:
                 self._pauses -= 1
                 self._changed.notify_all()
+                self._changed.wait_for(lambda: not (self._ready and self._decided()))
 
     def wake(self) -> None:
         """Ask again whether the next batch may be begun."""
@@ -119,28 +125,30 @@ class Background:
     def _run(self) -> None:
         try:
             while self._begin():
-                try:
-                    if not self._step():
-                        return
-                finally:
-                    self._end()
+                if not self._step():
+                    return
+                self._settle(ready=True)
         except BaseException as error:
             if isinstance(error, StoppedError) and self._stopped:
                 return
             self._error = error
             raise
+        finally:
+            self._settle(ready=False)
 
     def _begin(self) -> bool:
         """Wait until the next batch may be begun; False where there shall be none."""
         with self._changed:
             self._changed.wait_for(self._decided)
-            self._busy = not self._stopped
+            self._ready, self._busy = False, not self._stopped
+            self._changed.notify_all()
             return self._busy
 
     def _decided(self) -> bool:
         return self._stopped or (not self._pauses and (self._may_begin is None or self._may_begin()))
 
-    def _end(self) -> None:
+    def _settle(self, ready: bool) -> None:
+        """A batch is done, or all of them."""
         with self._changed:
-            self._busy = False
+            self._ready, self._busy = ready, False
             self._changed.notify_all()

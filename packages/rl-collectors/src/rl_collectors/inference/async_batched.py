@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -15,10 +14,10 @@ from torch import nn
 from rl_collectors.budget import FrameBudget
 from rl_collectors.delivery import Delivery
 from rl_collectors.inference.client import PolicyClient
-from rl_collectors.inference.crews import EnvCrew, ProcessCrew
+from rl_collectors.inference.crews import EnvCrew
+from rl_collectors.inference.hiring import end, env_for_keys, hired_crew, known_backend
 from rl_collectors.inference.server import InferenceServer
-from rl_collectors.inference.thread_crew import ThreadCrew
-from rl_collectors.making import as_device, made_env
+from rl_collectors.making import as_device
 from rl_collectors.process.per_worker import per_worker, worker_sources
 from rl_collectors.process.settings import EnvFacts
 from rl_collectors.running import RunningCollector
@@ -32,8 +31,6 @@ from rl_core.keys import join
 from rl_core.training.seeding import seed_generator, spawn_seeds
 
 __all__ = ["AsyncBatchedCollector"]
-
-_BACKENDS = ("thread", "process")
 
 
 class AsyncBatchedCollector(RunningCollector):
@@ -146,8 +143,8 @@ class AsyncBatchedCollector(RunningCollector):
             trajs_per_batch=trajs_per_batch, traj_format=traj_format, postproc=postproc,
             post_collect_hook=post_collect_hook, replay_buffer=replay_buffer, tracked=track_traj_ids,
         )  # fmt: skip
-        self.env_backend = _known(env_backend or backend or "thread", "env_backend")
-        self.policy_backend = _known(policy_backend or backend or "thread", "policy_backend")
+        self.env_backend = known_backend(env_backend or backend or "thread", "env_backend")
+        self.policy_backend = known_backend(policy_backend or backend or "thread", "policy_backend")
         self.set_truncated, self.track_policy_version = set_truncated, track_policy_version
         self.init_random_frames, self.reset_at_each_iter = init_random_frames or 0, reset_at_each_iter
         self.pre_collect_hook = pre_collect_hook
@@ -156,12 +153,11 @@ class AsyncBatchedCollector(RunningCollector):
         self._updates = 0
         self._reset_next: set[int] = set()
         kwargs = per_worker(create_env_kwargs, self.num_workers)
-        devices = per_worker(env_device, self.num_workers)
         self.server: InferenceServer | None = None
         if policy is not None or policy_factory is not None:
             self.server = InferenceServer(
                 policy, policy_factory=policy_factory,
-                create_env_fn=None if _says_its_keys(policy) else partial(_made, makers[0], kwargs[0]),
+                create_env_fn=env_for_keys(policy, makers[0], kwargs[0]),
                 max_batch_size=max_batch_size, min_batch_size=min_batch_size, timeout=server_timeout,
                 device=as_device(policy_device, device), exploration_type=exploration_type,
                 backend=self.policy_backend, weight_sync=weight_sync, mp_start_method=mp_start_method,
@@ -169,28 +165,18 @@ class AsyncBatchedCollector(RunningCollector):
             )  # fmt: skip
         self._crew: EnvCrew | None = None
         self._finalizer: Any = None
-        options = {"max_frames_per_traj": max_frames_per_traj, "exploration_type": exploration_type}
         try:
-            client = self._client()
-            if self.env_backend == "process":
-                self._crew = ProcessCrew(
-                    makers, client, frames_per_batch=frames_per_batch, rounding="up", env_device=devices,
-                    create_env_kwargs=kwargs, mp_start_method=mp_start_method, timeout=timeout, **options,
-                )  # fmt: skip
-            else:
-                options["frames_per_batch"] = -(-frames_per_batch // self.num_workers)
-                each = [
-                    {**options, "create_env_kwargs": own, "env_device": where}
-                    for own, where in zip(kwargs, devices, strict=True)
-                ]
-                seeds = spawn_seeds(int(torch.randint(2**31, ())), self.num_workers)
-                self._crew = ThreadCrew(makers, client, seeds, each, timeout)
+            self._crew = hired_crew(
+                self.env_backend, makers, self._client(), frames_per_batch=frames_per_batch, create_env_kwargs=kwargs,
+                env_devices=per_worker(env_device, self.num_workers), mp_start_method=mp_start_method, timeout=timeout,
+                max_frames_per_traj=max_frames_per_traj, exploration_type=exploration_type,
+            )  # fmt: skip
             self._adopt(self._crew.facts, frames_per_batch, total_frames, rounding)
         except BaseException:
-            _end(self._crew, self.server, 1.0)
+            end(self._crew, self.server, 1.0)
             raise
         self._counter = TrajectoryCounter(self.budget.rows) if track_traj_ids else None
-        self._finalizer = weakref.finalize(self, _end, self._crew, self.server, 1.0)
+        self._finalizer = weakref.finalize(self, end, self._crew, self.server, 1.0)
         self.closed = False
 
     def _client(self) -> PolicyClient | None:
@@ -342,7 +328,7 @@ class AsyncBatchedCollector(RunningCollector):
         if self._background is not None:
             self._background.ask_to_stop()
         self._finalizer.detach()
-        _end(self._crew, self.server, 5.0 if timeout is None else timeout)
+        end(self._crew, self.server, 5.0 if timeout is None else timeout)
         self._stop_background(timeout)
 
     # ---------------------------------------------------------------- numbers, checkpoints
@@ -400,27 +386,3 @@ class AsyncBatchedCollector(RunningCollector):
             f"AsyncBatchedCollector({self.num_workers} workers of {self.env_facts.name}, "
             f"frames_per_batch={self.budget.frames_per_batch}, frames={self.frames})"
         )
-
-
-def _known(backend: str, name: str) -> str:
-    if backend not in _BACKENDS:
-        raise CollectorError(f"{name} is {backend!r}; it is one of {', '.join(map(repr, _BACKENDS))}")
-    return backend
-
-
-def _says_its_keys(policy: Any) -> bool:
-    return getattr(policy, "in_keys", None) is not None and getattr(policy, "out_keys", None) is not None
-
-
-def _made(maker: Any, kwargs: Mapping[str, Any] | None) -> EnvBase:
-    return made_env(maker, kwargs or {})[0]
-
-
-def _end(crew: EnvCrew | None, server: InferenceServer | None, timeout: float) -> None:
-    """Workers first hear that they shall stop; the server's end wakes those that wait for it."""
-    if isinstance(crew, ThreadCrew):
-        crew.ask_to_stop()
-    if server is not None:
-        server.shutdown(timeout)
-    if crew is not None:
-        crew.stop(timeout)

@@ -8,8 +8,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_core import Columns, Composite, RowProgram, Transform
+from rl_core import Columns, Composite, RowProgram, TensorSpec, Transform
 from rl_core.keys import Key
+from rl_envs.transforms.entry_transform import map_leaves
 
 __all__ = ["DeviceCastTransform"]
 
@@ -84,11 +85,7 @@ class DeviceCastTransform(Transform):
     def _moved(self, spec: Composite) -> Composite:
         if self._all_out:
             return spec.to(self.device)
-        for key, out_key in zip(self.in_keys, self.out_keys, strict=True):
-            leaf = spec.get(key, None)
-            if leaf is not None:
-                spec.set(out_key, leaf.to(self.device))
-        return spec
+        return map_leaves(spec, self.in_keys, self.out_keys, self._on_device)
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """On the device."""
@@ -113,13 +110,10 @@ class DeviceCastTransform(Transform):
     def _received(self, spec: Composite) -> Composite:
         if self._all_in:
             return spec.to(self.device)
-        for key, out_key in zip(self.in_keys_inv, self.out_keys_inv, strict=True):
-            leaf = spec.get(key, None)
-            if leaf is not None:
-                if key != out_key:
-                    spec.pop(key)
-                spec.set(out_key, leaf.to(self.device))
-        return spec
+        return map_leaves(spec, self.in_keys_inv, self.out_keys_inv, self._on_device, move=True)
+
+    def _on_device(self, leaf: TensorSpec) -> TensorSpec:
+        return leaf.to(self.device)
 
     @property
     def supports_rows(self) -> bool:

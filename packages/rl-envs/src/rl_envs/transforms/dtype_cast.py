@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_core import Bounded, Columns, Composite, RowProgram, TensorSpec, Transform
 from rl_core.keys import Key, as_key, as_path
 from rl_envs.transforms.end_groups import specs_seen
-from rl_envs.transforms.entry_transform import dtype_of
+from rl_envs.transforms.entry_transform import dtype_of, map_leaves
 from rl_envs.transforms.numpy_rows import entry_program
 
 __all__ = ["DTypeCastTransform"]
@@ -120,11 +120,7 @@ class DTypeCastTransform(Transform):
     # ---------------------------------------------------------------- specs
     def _cast_out(self, spec: Composite) -> Composite:
         self._find()
-        for key, out_key in zip(self.in_keys, self.out_keys, strict=True):
-            leaf = spec.get(key, None)
-            if leaf is not None:
-                spec.set(out_key, leaf.to(self.dtype_out))
-        return spec
+        return map_leaves(spec, self.in_keys, self.out_keys, lambda leaf: leaf.to(self.dtype_out))
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """The other dtype."""
@@ -144,13 +140,9 @@ class DTypeCastTransform(Transform):
 
     def _cast_in(self, spec: Composite) -> Composite:
         self._find()
-        for key, out_key in zip(self.in_keys_inv, self.out_keys_inv, strict=True):
-            leaf = spec.get(key, None)
-            if leaf is not None:
-                if out_key != key:
-                    spec.pop(key)
-                spec.set(out_key, _inside(leaf, self.dtype_out))
-        return spec
+        return map_leaves(
+            spec, self.in_keys_inv, self.out_keys_inv, lambda leaf: _inside(leaf, self.dtype_out), move=True
+        )
 
     # ---------------------------------------------------------------- rows
     @property

@@ -9,14 +9,13 @@ from typing import Any, Protocol
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
-from rl_collectors import FrameBudget
+from rl_collectors import Background, FrameBudget
 from rl_core.collectors.contract import BaseCollector
 from rl_core.collectors.weight_sync import WeightSync
 from rl_core.envs.base import EnvBase
 from rl_core.envs.stack_steps import stack_steps
 from rl_core.errors import CollectorError
 from rl_llm.collectors.arguments import check_kinds, make_env, one_of_two
-from rl_llm.collectors.background import Background
 from rl_llm.collectors.dialogs import Dialog, Dialogs
 from rl_llm.collectors.turns import Turns
 from rl_llm.collectors.versions import PolicyVersions
@@ -281,7 +280,8 @@ class LLMCollector(BaseCollector):
                 self._deliver(batch)
             return batch is not None
 
-        self._background = Background(collect, may_begin)
+        self._background = Background(collect, f"{type(self).__name__}.start", may_begin)
+        self._background.start()
 
     def is_running(self) -> bool:
         """Whether the thread collects (or waits for the learner).
@@ -291,8 +291,8 @@ class LLMCollector(BaseCollector):
         """
         if self._background is None:
             return False
-        self._background.raise_error()
-        return self._background.is_alive()
+        self._background.check()
+        return self._background.running
 
     # ---------------------------------------------------------------- steering
     @property
@@ -317,7 +317,7 @@ class LLMCollector(BaseCollector):
         if kwargs:
             raise TypeError(f"update_policy_weights_ takes no {', '.join(kwargs)}")
         if self._background is not None:
-            self._background.raise_error()
+            self._background.check()
         self.versions.update(given)
         if self._background is not None:
             self._background.wake()
@@ -355,8 +355,8 @@ class LLMCollector(BaseCollector):
             self._background.stop()
         if not closed and self._owns_env:
             self.env.close()
-        if self._background is not None and not closed:
-            self._background.raise_error()
+        if self._background is not None and self._background.failed_untold and not closed:
+            self._background.check()
 
     # ---------------------------------------------------------------- checkpoints
     def state_dict(self) -> dict[str, Any]:
