@@ -19,6 +19,7 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from rl_collectors import Evaluator, RayEvaluator
+from rl_collectors.ray.cluster import start_ray
 from rl_core import Composite, Unbounded
 from rl_core.errors import CollectorError, KeyMissingError
 from rl_core.exploration import ExplorationType, exploration_type
@@ -148,7 +149,7 @@ def evaluator(env=PayingEnv, policy=None, backend="sync", **kwargs):
 
 @pytest.fixture(scope="module")
 def embedded_ray():
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    start_ray({"num_cpus": 2, "include_dashboard": False, "log_to_driver": False})
     yield
     ray.shutdown()
 

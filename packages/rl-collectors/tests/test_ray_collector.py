@@ -35,9 +35,7 @@ from rl_core.testing.collector_kit import constant_policy
 
 @pytest.fixture(scope="module", autouse=True)
 def embedded_ray():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_worker_niceness", "0")  # as fast as the tests themselves, on a busy machine, too
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    start_ray({"num_cpus": 2, "include_dashboard": False, "log_to_driver": False})
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import a test file
     yield
     ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])

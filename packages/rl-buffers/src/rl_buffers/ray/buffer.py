@@ -235,8 +235,11 @@ def _start_ray(config: Mapping[str, Any] | None) -> bool:
     """Start Ray, or connect to it; whether that was needed."""
     if ray.is_initialized():
         return False
+    options: dict[str, Any] = {"include_dashboard": False} if config is None else dict(config)
+    if "address" not in options:  # Ray's own default, a niceness of 15, lets its workers starve beside a learner
+        options.setdefault("_system_config", {"worker_niceness": 0})
     try:
-        ray.init(**({"include_dashboard": False} if config is None else dict(config)))
+        ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ReplayBufferError(f"Ray cannot be started with {config}: {error}") from error
     return True

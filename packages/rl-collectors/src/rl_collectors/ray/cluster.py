@@ -15,7 +15,9 @@ def start_ray(config: Mapping[str, Any] | None) -> bool:
     """Start Ray on this machine, or connect to it, unless that was done before.
 
     Args:
-        config: arguments of ``ray.init``, e.g. ``{"address": "auto"}``; None starts it here, without its dashboard.
+        config: arguments of ``ray.init``, e.g. ``{"address": "auto"}``; None starts it here, without its dashboard. One
+            that is started here runs its workers at the priority of other processes: Ray's own default, a niceness of
+            15, lets them starve beside a learner.
 
     Returns:
         Whether it was done here.
@@ -25,8 +27,11 @@ def start_ray(config: Mapping[str, Any] | None) -> bool:
     """
     if ray.is_initialized():
         return False
+    options: dict[str, Any] = {"include_dashboard": False} if config is None else dict(config)
+    if "address" not in options:
+        options.setdefault("_system_config", {"worker_niceness": 0})
     try:
-        ray.init(**({"include_dashboard": False} if config is None else dict(config)))
+        ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise CollectorError(f"Ray cannot be started with {config}: {error}") from error
     return True

@@ -30,7 +30,7 @@ from rl_core.training.seeding import spawn_seeds
 __all__ = ["RayPool"]
 
 _CPU = torch.device("cpu")
-_START_SECONDS = 120.0
+_START_SECONDS = 180.0
 _END_SECONDS = 5.0
 _DEATHS_IN_A_ROW = 3
 _THREADS_ASIDE = 8

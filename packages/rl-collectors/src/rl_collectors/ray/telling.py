@@ -42,7 +42,7 @@ def hang(member: RayMember, seconds: float) -> CollectorError:
             return CollectorError(
                 f"Ray has not started worker {member.index} within {seconds:g} s: it asks for {dict(member.options)}, "
                 f"the cluster has {ray.available_resources()} free of {ray.cluster_resources()}. Ask for less in "
-                "remote_configs, or use fewer collectors"
+                "remote_configs, use fewer collectors, or look what else keeps the machine busy"
             )
         where = "(it does not answer)"
     return CollectorError(

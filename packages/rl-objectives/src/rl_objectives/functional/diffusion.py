@@ -22,6 +22,7 @@ def noised(clean: Tensor, noise: Tensor, alpha_bar: Tensor) -> Tensor:
 
     Ho et al., 2020, Denoising Diffusion Probabilistic Models, eq. 4, arXiv 2006.11239.
 
+    >>> import torch
     >>> noised(torch.tensor([[1.0]]), torch.tensor([[2.0]]), torch.tensor([0.36])).squeeze().item()
     2.2
     """
