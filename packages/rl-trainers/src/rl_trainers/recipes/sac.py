@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -63,7 +64,7 @@ class SAC(ReplayRecipe):
             observation_keys,
             return_log_prob=False,
         )
-        critic = self.make_critic(observation_keys)
+        critic = self.make_critic(env, observation_keys)
         critic.eval()(actor(env.reset()))  # the first call finds the number of inputs
         critic.train()
 
@@ -115,16 +116,16 @@ class SAC(ReplayRecipe):
     title: ClassVar[str] = "SAC"
     """What the learning curve is called."""
 
-    def make_mlp(self, outputs: int, hidden: Sequence[int], **options: Any) -> nn.Module:
+    def make_mlp(self, outputs: int, hidden: Sequence[int]) -> nn.Module:
         """A perceptron of the actor's or the critics' kind."""
         net: nn.Module = registry.modules.get("mlp")(
-            out_features=outputs, num_cells=list(hidden), activation_class=nn.ReLU, **options
+            out_features=outputs, num_cells=list(hidden), activation_class=nn.ReLU
         )
         return net
 
-    def make_critic(self, observation_keys: Sequence[Any], outputs: int = 1, **options: Any) -> nn.Module:
+    def make_critic(self, env: Any, observation_keys: Sequence[Any], outputs: int = 1) -> nn.Module:
         """One critic of observations and an action; the loss makes the others of it."""
-        net = self.make_mlp(outputs, self.critic_hidden or self.hidden, **options)
+        net = self.make_mlp(outputs, self.critic_hidden or self.hidden)
         critic: nn.Module = registry.modules.get("value_operator")(net, in_keys=[*observation_keys, "action"])
         return critic
 
@@ -183,9 +184,9 @@ class TQC(SAC):
     drop_quantiles: int = 2
     """Of the target's quantiles, how many of the highest are left out, for each critic."""
 
-    def make_critic(self, observation_keys: Sequence[Any], outputs: int = 1, **options: Any) -> nn.Module:
+    def make_critic(self, env: Any, observation_keys: Sequence[Any], outputs: int = 1) -> nn.Module:
         """One critic of quantiles."""
-        return super().make_critic(observation_keys, self.quantiles, **options)
+        return super().make_critic(env, observation_keys, self.quantiles)
 
     def make_loss(self, actor: nn.Module, critic: nn.Module) -> Any:
         """The losses of critics, actor and temperature."""
@@ -213,15 +214,17 @@ class CrossQ(SAC):
     norm_warmup: int = 10_000
     """Updates before the normalisation follows the running moments."""
 
-    def make_critic(self, observation_keys: Sequence[Any], outputs: int = 1, **options: Any) -> nn.Module:
-        """One critic whose inputs and hidden layers are normalised."""
-        norm = registry.modules.get("batch_renorm")
-        sizes = self.critic_hidden or self.hidden
-        options = {"norm_class": norm, "norm_kwargs": self._norm_options(sizes), **options}
-        return super().make_critic(observation_keys, outputs, **options)
-
-    def _norm_options(self, sizes: Sequence[int]) -> list[dict[str, Any]]:
-        return [{"num_features": size, "warmup_steps": self.norm_warmup} for size in sizes]
+    def make_critic(self, env: Any, observation_keys: Sequence[Any], outputs: int = 1) -> nn.Module:
+        """One critic whose inputs and hidden layers are normalised before each linear layer."""
+        inputs = sum(env.observation_spec[key].shape[-1] for key in observation_keys) + env.action_spec.shape[-1]
+        sizes = [inputs, *(self.critic_hidden or self.hidden), outputs]
+        norm, layers = registry.modules.get("batch_renorm"), list[nn.Module]()
+        for before, after in pairwise(sizes):
+            layers += [norm(before, eps=1e-3, warmup_steps=self.norm_warmup), nn.Linear(before, after), nn.ReLU()]
+        critic: nn.Module = registry.modules.get("value_operator")(
+            _Joined(*layers[:-1]), in_keys=[*observation_keys, "action"]
+        )
+        return critic
 
     def make_loss(self, actor: nn.Module, critic: nn.Module) -> Any:
         """The losses of critics, actor and temperature."""
@@ -230,6 +233,14 @@ class CrossQ(SAC):
     def make_optimizer(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
         """Of all networks and the temperature, with the paper's short memory of gradients."""
         return torch.optim.Adam(parameters, lr=self.learning_rate, betas=(0.5, 0.999), fused=True)
+
+
+class _Joined(nn.Sequential):
+    """Layers of the inputs side by side."""
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        output: Tensor = super().forward(torch.cat(inputs, -1))
+        return output
 
 
 def _critics_only(loss: Any, steps: TensorDictBase) -> dict[str, Tensor]:
