@@ -234,6 +234,8 @@ class NodePool:
         while how is None and time.monotonic() < deadline and isinstance(self.launcher, LocalLauncher):
             time.sleep(0.05)
             how = self.launcher.ended(member.rank)
+        if how is None and isinstance(self.launcher, LocalLauncher):  # the connection gave up waiting for it
+            return self._silent(member)
         return CollectorError(
             f"{member.name} died while {member.phase} ({how or member.lost}); its last words are on its stderr"
         )
