@@ -3,7 +3,8 @@
     python benchmarks/learning/compare.py [OUT] [--into FOLDER]
 
 The final return of a run is the mean of its evaluations in the last fifth of its frames. Ours keep up with a peer where
-the mean of our final returns is not below the mean of theirs minus their standard deviation over seeds.
+the mean of our final returns is not below the mean of theirs minus their standard deviation over seeds; with fewer than
+three seeds on a side nothing is said.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ sys.path.insert(0, str(HERE.parent))
 from _curves import Curves, costs, read, spread  # noqa: E402 (the folder above)
 
 LAST = 0.2
+ENOUGH = 3
 
 
 def summary(found: dict[str, Curves], cost: dict[tuple[str, str], float]) -> list[dict[str, object]]:
@@ -29,7 +31,7 @@ def summary(found: dict[str, Curves], cost: dict[tuple[str, str], float]) -> lis
         ours = [curve.final(LAST) for curve in curves.get("ours", [])]
         for contender in sorted(curves, key=lambda name: (name != "ours", name)):
             finals = [curve.final(LAST) for curve in curves[contender]]
-            compared = contender != "ours" and bool(ours)
+            compared = contender != "ours" and min(len(ours), len(finals)) >= ENOUGH
             entries.append(
                 {
                     "experiment": experiment,
