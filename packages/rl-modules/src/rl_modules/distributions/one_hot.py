@@ -53,8 +53,8 @@ class OneHotCategorical(PolicyDistribution, TorchOneHotCategorical):
         self,
         logits: Tensor | None = None,
         probs: Tensor | None = None,
-        grad_method: ReparamGradientStrategy | None = None,
         validate_args: bool | None = None,
+        grad_method: ReparamGradientStrategy | None = None,
     ) -> None:
         self._set_categorical(Categorical(probs=probs, logits=logits), grad_method)
 
