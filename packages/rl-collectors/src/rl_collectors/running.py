@@ -76,8 +76,8 @@ class RunningCollector(BaseCollector):
         """One more batch of the budget, before its delivery; None when it is used up."""
 
     @abstractmethod
-    def rollout(self) -> TensorDictBase:
-        """One more batch of full length, whatever the budget says; it is not handed to the buffer."""
+    def _unbudgeted(self) -> TensorDictBase:
+        """One more batch of full length, whatever the budget says, before its delivery."""
 
     def _before_background(self) -> None:
         """Get ready for collecting in a thread of its own."""
@@ -100,6 +100,22 @@ class RunningCollector(BaseCollector):
             self.shutdown()
             raise
         self.shutdown()
+
+    def rollout(self) -> TensorDictBase:
+        """One more batch of full length, whatever the budget says; it is not handed to the buffer.
+
+        With ``trajs_per_batch``, as many whole trajectories.
+        """
+        self._check_foreground()
+        buffer, self.delivery.replay_buffer = self.delivery.replay_buffer, None
+        try:
+            while not self._ready:
+                self._ready.extend(self.delivery.give(self._unbudgeted()))
+        finally:
+            self.delivery.replay_buffer = buffer
+        batch = self._ready.popleft()
+        assert batch is not None
+        return batch
 
     def next(self) -> TensorDictBase | None:
         """One more batch, or None when ``total_frames`` is reached (and always with a replay buffer)."""

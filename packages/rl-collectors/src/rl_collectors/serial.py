@@ -184,21 +184,8 @@ class Collector(RunningCollector):
         return self._random_acting if self._acting is None else self._acting
 
     # ---------------------------------------------------------------- collecting
-    def rollout(self) -> TensorDictBase:
-        """One more batch of full length, whatever the budget says; it is not handed to the buffer.
-
-        With ``trajs_per_batch``, as many whole trajectories.
-        """
-        self._check_foreground()
-        buffer, self.delivery.replay_buffer = self.delivery.replay_buffer, None
-        try:
-            while not self._ready:
-                self._ready.extend(self.delivery.give(self._batch(self.budget.frames_per_batch // self.budget.rows)))
-        finally:
-            self.delivery.replay_buffer = buffer
-        batch = self._ready.popleft()
-        assert batch is not None
-        return batch
+    def _unbudgeted(self) -> TensorDictBase:
+        return self._batch(self.budget.frames_per_batch // self.budget.rows)
 
     def _collect(self) -> TensorDictBase | None:
         steps = self.budget.steps(self.frames)

@@ -85,23 +85,13 @@ class MultiAsyncCollector(MultiCollector):
         self.iteration += 1
         return batch
 
-    def rollout(self) -> TensorDictBase:
-        """One more batch, whatever the budget says; it is not handed to the buffer."""
-        self._check_foreground()
-        buffer, self.delivery.replay_buffer = self.delivery.replay_buffer, None
-        try:
-            while not self._ready:
-                batch = self._collect()
-                if batch is None:
-                    self._order_one(self.iteration % self.num_workers, self.budget.frames_per_batch // self.budget.rows)
-                    batch = self._collect()
-                    assert batch is not None
-                self._ready.extend(self.delivery.give(batch))
-        finally:
-            self.delivery.replay_buffer = buffer
-        given = self._ready.popleft()
-        assert given is not None
-        return given
+    def _unbudgeted(self) -> TensorDictBase:
+        batch = self._collect()
+        if batch is None:
+            self._order_one(self.iteration % self.num_workers, self.budget.frames_per_batch // self.budget.rows)
+            batch = self._collect()
+            assert batch is not None
+        return batch
 
     def _hire(self) -> None:
         """Orders for every free slot, until the budget is issued; workers with the fewest orders come first."""

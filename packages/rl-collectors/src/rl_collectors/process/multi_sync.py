@@ -112,18 +112,8 @@ class MultiSyncCollector(MultiCollector):
         steps = self.budget.steps(self.frames)
         return self._batch(steps) if steps else None
 
-    def rollout(self) -> TensorDictBase:
-        """One more batch of full length, whatever the budget says; it is not handed to the buffer."""
-        self._check_foreground()
-        buffer, self.delivery.replay_buffer = self.delivery.replay_buffer, None
-        try:
-            while not self._ready:
-                self._ready.extend(self.delivery.give(self._batch(self.budget.frames_per_batch // self.budget.rows)))
-        finally:
-            self.delivery.replay_buffer = buffer
-        batch = self._ready.popleft()
-        assert batch is not None
-        return batch
+    def _unbudgeted(self) -> TensorDictBase:
+        return self._batch(self.budget.frames_per_batch // self.budget.rows)
 
     def _batch(self, steps: int) -> TensorDictBase:
         self._check_open()

@@ -77,7 +77,7 @@ class _OnRay(MultiCollector):
                 "rollout() gives a batch, but the actors hand theirs to the buffer; sample it, or pass a buffer that "
                 "lives in this process"
             )
-        return super().rollout()  # type: ignore[safe-super]
+        return super().rollout()
 
     def _refresh(self) -> None:
         """Before a batch: the updates that are due."""
