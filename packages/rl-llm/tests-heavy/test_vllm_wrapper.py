@@ -118,12 +118,20 @@ def test_both_wrappers_write_the_same_containers(engine, model, tokenizer):
     assert [len(chat) for chat in outs[0]["history"].full.to_chats()] == [2, 2]
 
 
-def test_prompts_are_read_as_token_ids(engine, model, tokenizer):
+def test_prompts_are_read_as_token_ids(engine):
+    ours = vLLMWrapper(engine, input_mode="tokens", generate_kwargs={"max_new_tokens": 4})
+    rows = [torch.tensor([9, 10]), torch.tensor([11])]
+    batch = TensorDict({"tokens": Tokens.from_rows(prompt=rows)}, batch_size=[2])
+    full = ours(batch)["tokens"].rows("full")
+    assert [row[: len(prompt)].tolist() for row, prompt in zip(full, rows, strict=True)] == [[9, 10], [11]]
+
+
+def test_a_text_is_read_anew_where_the_tokens_beside_it_are_of_another_turn(engine, model, tokenizer):
     ours, _ = policies(engine, model, tokenizer)
     batch = texts(["abc"])
-    batch["tokens"] = Tokens.from_rows(prompt=[torch.tensor([9, 10])])  # not the ids of the text
-    with pytest.warns(UserWarning, match="do not contain 'abc'"):
-        assert ours(batch)["tokens"].rows("full")[0][:2].tolist() == [9, 10]
+    batch["tokens"] = Tokens.from_rows(prompt=[torch.tensor([9, 10])])
+    out = ours(batch)
+    assert out["tokens"].rows("prompt")[0].tolist() == tokenizer("abc")["input_ids"]
 
 
 def test_samples_of_a_prompt_stay_together(engine, model, tokenizer):
