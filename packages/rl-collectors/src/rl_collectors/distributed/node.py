@@ -24,7 +24,7 @@ from rl_collectors.distributed.slots import DepartingSlot
 from rl_collectors.process.control import WORDS, Control
 from rl_collectors.process.failure import Failure
 from rl_collectors.process.settings import WorkerSettings
-from rl_collectors.process.worker import CollectorWorker, Order
+from rl_collectors.process.worker import ERRANDS, CollectorWorker, Order
 from rl_core.errors import CollectorError
 
 __all__ = ["Node"]
@@ -112,17 +112,9 @@ class Node:
                 self.phase = "sending its batch"
                 self.link.send(pickle.dumps(("batch", filled)), [into.block()])
                 into.sent()
-            case ("seed", int(seed)):
-                self.phase = "seeding"
-                self.worker.set_seed(seed)
-                self._say("done", None)
-            case ("state",):
-                self.phase = "saving its state"
-                self._say("done", self.worker.state_dict())
-            case ("load", dict(state)):
-                self.phase = "taking its state back"
-                self.worker.load_state_dict(state)
-                self._say("done", None)
+            case (name, *given) if name in ERRANDS:
+                self.phase = ERRANDS[name]
+                self._say("done", self.worker.run_errand(name, *given))
             case _:
                 raise AssertionError(f"an order that no worker knows: {order!r}")
         return True

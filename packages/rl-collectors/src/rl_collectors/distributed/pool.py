@@ -20,7 +20,7 @@ from rl_collectors.distributed.launchers import Launcher, LocalLauncher
 from rl_collectors.distributed.link import LinkLostError
 from rl_collectors.distributed.member import NodeMember
 from rl_collectors.distributed.rendezvous import interface, open_store
-from rl_collectors.process.payload import packed
+from rl_collectors.process.payload import packed_settings
 from rl_collectors.process.settings import EnvFacts, WorkerSettings
 from rl_core.errors import CollectorError
 from rl_core.keys import Key
@@ -54,7 +54,7 @@ class NodePool:
         self.changed = threading.Condition()
         self._turn = 0
         self._ticked = 0.0
-        payloads = [_packed(each) for each in settings]
+        payloads = [packed_settings(each, "a worker's settings") for each in settings]
         self.members = [NodeMember(index, self.changed) for index in range(len(settings))]
         self.store: TCPStore | None = None
         self.store, self.port = open_store(address, port, len(settings))
@@ -284,12 +284,3 @@ class NodePool:
                 member.listener.join(2.0)
             member.link = None
         return left
-
-
-def _packed(settings: WorkerSettings) -> bytes:
-    try:
-        return packed(settings, "a worker's settings")
-    except CollectorError:
-        for what in ("create_env_fn", "policy", "policy_factory", "init_fn", "collector_kwargs"):
-            packed(getattr(settings, what), what)  # raises with the name of the one
-        raise

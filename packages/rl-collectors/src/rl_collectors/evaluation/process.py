@@ -16,7 +16,7 @@ from rl_collectors.background import StoppedError
 from rl_collectors.evaluation.failures import died, failed
 from rl_collectors.evaluation.serving import BUILDING, serve
 from rl_collectors.evaluation.settings import EvaluationSettings, Job
-from rl_collectors.process.payload import packed
+from rl_collectors.process.payload import packed_settings
 from rl_core.errors import CollectorError
 
 __all__ = ["ProcessRunner"]
@@ -41,7 +41,7 @@ class ProcessRunner:
         if method not in known:
             raise CollectorError(f"mp_start_method is {method!r}; this system has {', '.join(map(repr, known))}")
         forked = method == "fork"
-        payload = b"" if forked else _packed(settings)
+        payload = b"" if forked else packed_settings(settings, "the evaluator's settings")
         context: Any = multiprocessing.get_context(method)
         if method == "forkserver":
             context.set_forkserver_preload([_SERVING])  # torch is imported once, not by every process
@@ -131,12 +131,3 @@ class ProcessRunner:
                 end()
                 self.process.join(1.0)
         self.process.close()
-
-
-def _packed(settings: EvaluationSettings) -> bytes:
-    try:
-        return packed(settings, "the evaluator's settings")
-    except CollectorError:
-        for what in ("env", "env_kwargs", "policy", "policy_factory", "metrics_fn", "init_fn"):
-            packed(getattr(settings, what), what)  # raises with the name of the one
-        raise

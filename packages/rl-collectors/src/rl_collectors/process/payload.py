@@ -6,12 +6,13 @@ Tensors go by value: the worker's policy never shares memory with the one that i
 from __future__ import annotations
 
 import pickle
+from dataclasses import fields
 from importlib.util import find_spec
 from typing import Any
 
 from rl_core.errors import CollectorError
 
-__all__ = ["packed"]
+__all__ = ["packed", "packed_settings"]
 
 
 def packed(value: Any, what: str) -> bytes:
@@ -39,3 +40,13 @@ def packed(value: Any, what: str) -> bytes:
             f"{what} cannot be sent to a worker ({type(error).__name__}: {error}). {cure[0].upper()}{cure[1:]}, define "
             "it at the top of a module, pass an EnvRef or a name such as 'gym:CartPole-v1', or mp_start_method='fork'"
         ) from error
+
+
+def packed_settings(settings: Any, what: str) -> bytes:
+    """The settings of a worker, a dataclass, as bytes; the error names the field that cannot be sent."""
+    try:
+        return packed(settings, what)
+    except CollectorError:
+        for field in fields(settings):
+            packed(getattr(settings, field.name), field.name)
+        raise

@@ -22,7 +22,7 @@ from rl_collectors.background import StoppedError
 from rl_collectors.process.control import WORDS, Control
 from rl_collectors.process.failure import Failure, death
 from rl_collectors.process.memory import SharedMemory
-from rl_collectors.process.payload import packed
+from rl_collectors.process.payload import packed_settings
 from rl_collectors.process.serving import Introduction, serve
 from rl_collectors.process.settings import EnvFacts, WorkerSettings
 from rl_collectors.process.slots import Filled, ReadSlot
@@ -77,7 +77,8 @@ class WorkerPool:
         self.members = [Member(index, Control(self._memory.memory, index)) for index in range(len(settings))]
         self._turn = 0
         context: Any = multiprocessing.get_context(method)
-        payloads = [b""] * len(settings) if method == "fork" else [_packed(each) for each in settings]
+        what = "a worker's settings"
+        payloads = [b"" if method == "fork" else packed_settings(each, what) for each in settings]
         if method == "forkserver":
             context.set_forkserver_preload([_SERVING])  # torch is imported once, not by every worker
         try:
@@ -319,15 +320,6 @@ class WorkerPool:
             member.trace.close_handle()
         self._memory.close_handle()
         return told
-
-
-def _packed(settings: WorkerSettings) -> bytes:
-    try:
-        return packed(settings, "a worker's settings")
-    except CollectorError:
-        for what in ("create_env_fn", "policy", "policy_factory", "init_fn", "collector_kwargs"):
-            packed(getattr(settings, what), what)  # raises with the name of the one
-        raise
 
 
 def _bounded_sends(pipe: Connection, seconds: float) -> None:

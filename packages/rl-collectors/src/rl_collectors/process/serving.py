@@ -21,7 +21,7 @@ from rl_collectors.process.failure import Failure
 from rl_collectors.process.memory import SharedMemory
 from rl_collectors.process.settings import WorkerSettings
 from rl_collectors.process.slots import WriteSlot
-from rl_collectors.process.worker import CollectorWorker, Order
+from rl_collectors.process.worker import ERRANDS, CollectorWorker, Order
 
 __all__ = ["Introduction", "serve"]
 
@@ -136,17 +136,9 @@ class _Server:
                 filled = into.filled(slot, self.worker.gather(wanted, into.store))
                 self._say("batch", filled)
                 into.told(self.orders, self.owner)
-            case ("seed", int(seed)):
-                self.phase = "seeding"
-                self.worker.set_seed(seed)
-                self._say("done", None)
-            case ("state",):
-                self.phase = "saving its state"
-                self._say("done", self.worker.state_dict())
-            case ("load", dict(state)):
-                self.phase = "taking its state back"
-                self.worker.load_state_dict(state)
-                self._say("done", None)
+            case (name, *given) if name in ERRANDS:
+                self.phase = ERRANDS[name]
+                self._say("done", self.worker.run_errand(name, *given))
             case _:
                 raise AssertionError(f"an order that no worker knows: {order!r}")
         return True

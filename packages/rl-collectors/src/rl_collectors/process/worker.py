@@ -23,7 +23,10 @@ from rl_collectors.weights.models import model_at
 from rl_collectors.weights.named import write_weights
 from rl_core.training.seeding import seed_everything
 
-__all__ = ["CollectorWorker", "Gathered", "Order"]
+__all__ = ["ERRANDS", "CollectorWorker", "Gathered", "Order"]
+
+ERRANDS = {"seed": "seeding", "state": "saving its state", "load": "taking its state back"}
+"""What a worker does beside collecting, in the words of an order, and what it says of itself meanwhile."""
 
 Store = Callable[[TensorDictBase, int, int], None]
 """``store(chunk [*B, k], offset, steps)``: keep a chunk as the steps from ``offset`` on of a batch of ``steps``."""
@@ -124,6 +127,15 @@ class CollectorWorker:
             self._versions = [entry for entry in self._versions if entry[0] < step] + [(step, version)]
 
     # ---------------------------------------------------------------- steering
+    def run_errand(self, name: str, *given: Any) -> Any:
+        """Follow an order of :data:`ERRANDS` ("seed" comes with a number, "load" with a state) and give its answer."""
+        errands: dict[str, Callable[..., Any]] = {
+            "seed": self.set_seed,
+            "state": self.state_dict,
+            "load": self.load_state_dict,
+        }
+        return errands[name](*given)
+
     def seed_process(self, seed: int) -> None:
         """Seed Python, numpy and torch here."""
         seed_everything(seed)
