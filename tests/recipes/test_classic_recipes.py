@@ -1,5 +1,6 @@
 """The recipes of one agent beside ppo, through the ``rl`` command: files, numbers, presets, resuming, errors."""
 
+import math
 import os
 import signal
 
@@ -9,10 +10,13 @@ import torch
 
 from rl_core import hookimpl, hooks, registry
 from rl_core.cli import main
+from rl_core.specs import Bounded
+from rl_modules import TanhNormal
 from rl_trainers import Checkpoint, read_metrics
 from rl_trainers.recipes.dqn import C51, DQN
 from rl_trainers.recipes.recurrent_ppo import RecurrentPPO
 from rl_trainers.recipes.sac import REDQ, SAC
+from rl_trainers.recipes.single_agent import wanted_entropy
 
 pytestmark = pytest.mark.filterwarnings("ignore:the checkpoint .* also holds")
 
@@ -182,6 +186,28 @@ def test_a_stopped_and_resumed_run_equals_one_that_never_stopped(recipe, tmp_pat
     for name in straight:
         if not name.startswith("time/"):
             assert np.array_equal(straight[name], stopped[name], equal_nan=True), name
+
+
+@pytest.mark.parametrize(
+    ("half", "expected"), [(1.0, -2.0), (2.0, -2 + 2 * math.log(2)), (0.4, -2 + 2 * math.log(0.4))]
+)
+def test_the_wanted_entropy_does_not_depend_on_the_unit_of_actions(half, expected):
+    spec = Bounded(-half, half, (2,))
+    assert wanted_entropy(spec) == pytest.approx(expected, abs=1e-6)
+    policy = TanhNormal(torch.zeros(2), torch.full((2,), 0.3), low=-half, high=half)
+    same = TanhNormal(torch.zeros(2), torch.full((2,), 0.3))
+    action = torch.tensor([0.1, -0.5])
+    surplus = policy.log_prob(action * half) + wanted_entropy(spec)  # what the temperature's loss is made of
+    torch.testing.assert_close(surplus, same.log_prob(action) - 2)
+
+
+@pytest.mark.parametrize("recipe", ["sac", "redq", "tqc", "crossq"])
+def test_soft_recipes_ask_for_that_entropy(recipe, tmp_path, monkeypatch):
+    kind, made = registry.recipes.get(recipe), []
+    make_loss = kind.make_loss
+    monkeypatch.setattr(kind, "make_loss", lambda *given: made.append(make_loss(*given)) or made[-1])
+    assert train(recipe, tmp_path, "a", "--frames", 16) == 0
+    assert float(made[0].target_entropy) == pytest.approx(-1 + math.log(2))  # Pendulum's actions: (-2, 2)
 
 
 def test_the_environment_brings_its_own_defaults():

@@ -20,7 +20,8 @@ class TemperatureLoss(OffPolicyLoss):
 
     ``loss.log_alpha`` is the learnt parameter (a buffer where alpha is fixed), ``loss.alpha`` the temperature. The
     wanted entropy ``loss.target_entropy`` may be assigned; under "auto" it is minus the number of components of an
-    action, read from the data.
+    action, read from the data. That suits actions within (-1, 1): the entropy is that of the action in its own unit,
+    which for bounds of -h and h is log h larger per component.
 
     Args:
         alpha_init: the temperature at first, above 0.

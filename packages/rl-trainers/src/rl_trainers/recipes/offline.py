@@ -22,7 +22,7 @@ from rl_core.training.seeding import seed_everything, spawn_seeds
 from rl_trainers.recipes.offline_data import behaviour_run, load_rows
 from rl_trainers.recipes.presets import OFFLINE_PRESETS
 from rl_trainers.recipes.replay import total_loss
-from rl_trainers.recipes.single_agent import SingleAgentRecipe, check_continuous
+from rl_trainers.recipes.single_agent import SingleAgentRecipe, check_continuous, wanted_entropy
 
 __all__ = ["BC", "CQL", "IQL", "TD3BC", "Offline"]
 
@@ -185,6 +185,7 @@ class CQL(Offline):
         loss = registry.losses.get("cql")(
             actor, critic, action_spec=env.action_spec_unbatched, gamma=self.gamma, **options
         )
+        loss.target_entropy = wanted_entropy(env.action_spec_unbatched)
         return actor, loss
 
 

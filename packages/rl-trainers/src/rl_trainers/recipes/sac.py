@@ -21,7 +21,7 @@ from rl_core import registry
 from rl_core.training.seeding import seed_everything, spawn_seeds
 from rl_trainers.recipes.presets import CROSSQ_PRESETS, REDQ_PRESETS, SAC_PRESETS, TQC_PRESETS
 from rl_trainers.recipes.replay import ReplayRecipe, total_loss
-from rl_trainers.recipes.single_agent import check_continuous
+from rl_trainers.recipes.single_agent import check_continuous, wanted_entropy
 
 __all__ = ["REDQ", "SAC", "TQC", "CrossQ"]
 
@@ -71,6 +71,7 @@ class SAC(ReplayRecipe):
         # Loss, targets, optimiser, buffer.
         loss = self.make_loss(actor, critic)
         loss.make_value_estimator("td0", gamma=self.gamma)
+        loss.target_entropy = wanted_entropy(env.action_spec_unbatched)
         targets = registry.target_updates.get("soft")(loss, tau=self.tau) if loss.target_pairs() else None
         parameters = [parameter for parameter in loss.parameters() if parameter.requires_grad]
         optimizer = self.make_optimizer(parameters)

@@ -21,7 +21,7 @@ from rl_trainers.recipes.recipe import Recipe
 from rl_trainers.recipes.single_precision import env_in_single_precision
 from rl_trainers.video import record_video, windowless
 
-__all__ = ["SingleAgentRecipe", "check_continuous", "check_discrete", "env_options"]
+__all__ = ["SingleAgentRecipe", "check_continuous", "check_discrete", "env_options", "wanted_entropy"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,3 +161,12 @@ def check_continuous(env: Any, name: str, recipe: str) -> None:
             f"the {recipe} recipe takes a vector of bounded numbers as action; that of {name} is {spec!r}. For "
             "discrete actions there are dqn, c51 and qr_dqn, for any ppo"
         )
+
+
+def wanted_entropy(spec: Any) -> float:
+    """Minus one nat for each component of a bounded action brought to [-1, 1], in nats of the action as it is.
+
+    A density's entropy depends on the unit: within (-2, 2) a policy that is no more certain has log 2 nats more than
+    within (-1, 1). Without it a policy of large actions would be driven to certainty, and one of small ones to noise.
+    """
+    return float((((spec.high - spec.low) / 2).log() - 1).sum())
