@@ -28,7 +28,7 @@ class Experiment:
     ours: Mapping[str, Any] = field(default_factory=dict)
     """Options of the recipe, beside its preset."""
     data_frames: int = 0
-    """Learn from the replay of a sac run of so many frames, one for all seeds; 0: learn from the environment."""
+    """Learn from what the policy of a sac run of so many frames does, one for all seeds; 0: from the environment."""
     peers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Settings of peers: by contender, "algorithm" (a class of stable_baselines3 or sb3_contrib) and its arguments."""
 
@@ -233,7 +233,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "crossq-pendulum": Experiment(
         recipe="crossq", env="gym:Pendulum-v1", frames=4_000, peers={"sb3": {"algorithm": "CrossQ", **_CROSSQ}}
     ),
-    "redq-pendulum": Experiment(recipe="redq", env="gym:Pendulum-v1", frames=2_500),
+    "redq-pendulum": Experiment(recipe="redq", env="gym:Pendulum-v1", frames=4_000),
     "recurrent_ppo-tmaze": Experiment(
         recipe="recurrent_ppo",
         env="native:TMaze",
@@ -252,11 +252,11 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "entropy_coeff": 0.01,
         },
     ),
-    "bc-pendulum": Experiment(recipe="bc", env="gym:Pendulum-v1", frames=5_000, data_frames=5_000),
-    "iql-pendulum": Experiment(recipe="iql", env="gym:Pendulum-v1", frames=8_000, data_frames=5_000),
-    "td3_bc-pendulum": Experiment(recipe="td3_bc", env="gym:Pendulum-v1", frames=10_000, data_frames=5_000),
-    "cql-pendulum": Experiment(recipe="cql", env="gym:Pendulum-v1", frames=4_000, data_frames=5_000, ours=_CQL),
-    "dt-pendulum": Experiment(recipe="dt", env="gym:Pendulum-v1", frames=3_000, data_frames=5_000),
+    "bc-pendulum": Experiment(recipe="bc", env="gym:Pendulum-v1", frames=5_000, data_frames=6_000),
+    "iql-pendulum": Experiment(recipe="iql", env="gym:Pendulum-v1", frames=8_000, data_frames=6_000),
+    "td3_bc-pendulum": Experiment(recipe="td3_bc", env="gym:Pendulum-v1", frames=10_000, data_frames=6_000),
+    "cql-pendulum": Experiment(recipe="cql", env="gym:Pendulum-v1", frames=4_000, data_frames=6_000, ours=_CQL),
+    "dt-pendulum": Experiment(recipe="dt", env="gym:Pendulum-v1", frames=3_000, data_frames=6_000),
     "dqn-pong-ram": Experiment(
         recipe="dqn",
         env="gym:tasks:PongRam-v0",

@@ -69,14 +69,13 @@ class Run:
 
     @property
     def data(self) -> Path:
-        """The run whose replay an offline experiment learns from."""
+        """The steps that an offline experiment learns from."""
         return self.out / "data" / f"{self.experiment.env.rpartition(':')[2]}-{self.experiment.data_frames}"
 
     def data_command(self, python: str) -> list[str]:
-        """How that run is started."""
-        given = {"env": self.experiment.env, "frames": self.experiment.data_frames, "seed": 100, "video": False}
-        where = {"progress": False, "run_dir": self.data.parent, "name": self.data.name}
-        return [rl(python), "train", "sac", *_as_options({**given, **where})]
+        """How they are made."""
+        script = [str(HERE / "behaviour.py"), str(self.data), self.experiment.env]
+        return [python, *script, "--frames", str(self.experiment.data_frames)]
 
 
 def rl(python: str) -> str:
@@ -108,8 +107,8 @@ def train(run: Run, python: str) -> None:
     shutil.rmtree(run.folder, ignore_errors=True)  # of a run that was cut off
     # The folder is on the path for gymnasium, which imports the module that an id names: "tasks:PongRam-v0".
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
-    if run.experiment.data_frames and not (run.data / "learning_curve.png").exists():
-        shutil.rmtree(run.data, ignore_errors=True)
+    if run.experiment.data_frames and not (run.data / "state.json").exists():
+        shutil.rmtree(run.data.with_name(f"{run.data.name}-run"), ignore_errors=True)
         subprocess.run(["nice", "-n", "10", *run.data_command(python)], check=True, env=one_thread)
     before = _seconds()
     subprocess.run(["nice", "-n", "10", *run.command(python)], check=True, env=one_thread)
