@@ -18,7 +18,7 @@ from rl_collectors.inference.crews import EnvCrew
 from rl_collectors.inference.hiring import end, env_for_keys, hired_crew, known_backend
 from rl_collectors.inference.server import InferenceServer
 from rl_collectors.making import as_device
-from rl_collectors.process.per_worker import per_worker, worker_sources
+from rl_collectors.process.per_worker import chosen_workers, per_worker, worker_sources
 from rl_collectors.process.settings import EnvFacts
 from rl_collectors.running import RunningCollector
 from rl_collectors.trajectories import TrajectoryCounter
@@ -292,11 +292,7 @@ class AsyncBatchedCollector(RunningCollector):
             index: workers; None: all.
         """
         self._check_open()
-        workers = range(self.num_workers) if index is None else [index] if isinstance(index, int) else index
-        for worker in workers:
-            if not 0 <= worker < self.num_workers:
-                raise CollectorError(f"there is no worker {worker}; the workers are 0 to {self.num_workers - 1}")
-        self._reset_next |= set(workers)
+        self._reset_next |= set(chosen_workers(index, self.num_workers))
 
     def get_model(self, model_id: str = "policy") -> nn.Module:
         """The module whose weights are sent, where it was given here."""

@@ -19,7 +19,7 @@ from rl_collectors.making import as_device
 from rl_collectors.process.assembly import Piece
 from rl_collectors.process.channel import PoolChannel
 from rl_collectors.process.crew import Crew
-from rl_collectors.process.per_worker import per_worker, worker_sources
+from rl_collectors.process.per_worker import chosen_workers, per_worker, worker_sources
 from rl_collectors.process.pool import WorkerPool
 from rl_collectors.process.settings import EnvFacts, WorkerSettings
 from rl_collectors.process.slots import Filled
@@ -266,10 +266,7 @@ class MultiCollector(RunningCollector):
             index: workers; None: all.
         """
         self._check_open()
-        workers = range(self.num_workers) if index is None else [index] if isinstance(index, int) else index
-        for worker in workers:
-            if not 0 <= worker < self.num_workers:
-                raise CollectorError(f"there is no worker {worker}; the workers are 0 to {self.num_workers - 1}")
+        for worker in chosen_workers(index, self.num_workers):
             self._reset_next[worker] = True
 
     def get_model(self, model_id: str = "policy") -> nn.Module:

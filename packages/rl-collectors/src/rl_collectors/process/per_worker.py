@@ -1,4 +1,4 @@
-"""Arguments that are given once for all workers, or for each of them."""
+"""Arguments that are given once for all workers, or for each of them, or name some of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from rl_core.envs.base import EnvBase
 from rl_core.errors import CollectorError
 
-__all__ = ["per_worker", "worker_sources"]
+__all__ = ["chosen_workers", "per_worker", "worker_sources"]
 
 
 def per_worker(given: Any, workers: int) -> list[Any]:
@@ -50,3 +50,16 @@ def worker_sources(create_env_fn: Any, num_workers: int | None) -> list[Any]:
                 "an EnvRef or a name such as 'gym:CartPole-v1'"
             )
     return list(create_env_fn)
+
+
+def chosen_workers(index: int | Sequence[int] | None, count: int) -> list[int]:
+    """The workers that an argument names: one, several, or with None all.
+
+    Raises:
+        CollectorError: there is no such worker.
+    """
+    workers = list(range(count)) if index is None else [index] if isinstance(index, int) else list(index)
+    for worker in workers:
+        if not 0 <= worker < count:
+            raise CollectorError(f"there is no worker {worker}; the workers are 0 to {count - 1}")
+    return workers

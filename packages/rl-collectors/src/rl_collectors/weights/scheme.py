@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from rl_collectors.process.per_worker import chosen_workers
 from rl_collectors.weights.named import named_weights
 from rl_core.errors import CollectorError
 
@@ -114,10 +115,7 @@ class WeightSyncScheme(ABC):
             CollectorError: a worker does not acknowledge; there is no such worker; there are no weights.
         """
         channels = self._connected()
-        workers = list(range(len(channels))) if worker_ids is None else list(worker_ids)
-        for worker in workers:
-            if not 0 <= worker < len(channels):
-                raise CollectorError(f"there is no worker {worker}; the workers are 0 to {len(channels) - 1}")
+        workers = chosen_workers(worker_ids, len(channels))
         source = self._model if weights is None else weights
         if source is None:
             raise CollectorError(
