@@ -12,16 +12,17 @@ import csv
 import importlib
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.vector import SyncVectorEnv
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.noise import NormalActionNoise
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -29,13 +30,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from experiments import EXPERIMENTS
 
 
+def starts(seed: int, episodes: int) -> list[int]:
+    """The seeds of the episodes that evaluate our run of this seed, as ``rl_core.training.seeding`` draws them."""
+    evaluation = _spawned(seed, 3)[1]
+    return _spawned(evaluation, episodes)
+
+
+def _spawned(seed: int, count: int) -> list[int]:
+    return [int(child.generate_state(1)[0]) for child in np.random.SeedSequence(seed).spawn(count)]
+
+
 class Curve(BaseCallback):
-    """Evaluates at every multiple of so many frames."""
+    """Evaluates at every multiple of so many frames, on the episodes on which ours is evaluated."""
 
     def __init__(self, env_id: str, every: int, episodes: int, seed: int) -> None:
         super().__init__()
-        self.env = make_vec_env(env_id, n_envs=episodes, seed=seed)
-        self.every, self.episodes, self.next_at = every, episodes, every
+        self.env = SyncVectorEnv([partial(gymnasium.make, env_id)] * episodes)
+        self.seeds, self.every, self.next_at = starts(seed, episodes), every, every
         self.points: list[tuple[int, float]] = []
 
     def _on_step(self) -> bool:
@@ -44,9 +55,17 @@ class Curve(BaseCallback):
         return True
 
     def measure(self) -> None:
-        """Add a point."""
-        mean, _ = evaluate_policy(self.model, self.env, n_eval_episodes=self.episodes, deterministic=True)
-        self.points.append((self.num_timesteps, float(mean)))
+        """Add a point: the mean return of the first episode of each environment."""
+        observation, _ = self.env.reset(seed=self.seeds)
+        returns, running = np.zeros(len(self.seeds)), np.ones(len(self.seeds), dtype=bool)
+        state, begins = None, np.ones(len(self.seeds), dtype=bool)
+        while running.any():
+            action, state = self.model.predict(observation, state, begins, deterministic=True)
+            observation, reward, terminated, truncated, _ = self.env.step(action)
+            returns += np.where(running, reward, 0.0)
+            begins = terminated | truncated
+            running &= ~begins
+        self.points.append((self.num_timesteps, float(returns.mean())))
         self.next_at += self.every
 
 
@@ -81,7 +100,7 @@ def main() -> None:
         importlib.import_module("tasks")  # registers the tasks that are not gymnasium's
     env = make_vec_env(env_id, n_envs=settings.pop("n_envs", 1), seed=options.seed)
     model = make_model(env, settings, options.seed)
-    curve = Curve(env_id, task.frames // task.evaluations, task.eval_episodes, seed=options.seed + 10_000)
+    curve = Curve(env_id, task.frames // task.evaluations, task.eval_episodes, options.seed)
     model.learn(task.frames, callback=curve)
     if curve.next_at <= task.frames:
         curve.measure()
