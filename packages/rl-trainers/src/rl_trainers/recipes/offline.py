@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from rl_core import registry
 from rl_core.training.seeding import seed_everything, spawn_seeds
 from rl_trainers.recipes.offline_data import behaviour_run, load_rows
-from rl_trainers.recipes.presets import OFFLINE_PRESETS
+from rl_trainers.recipes.presets import IQL_PRESETS, OFFLINE_PRESETS
 from rl_trainers.recipes.replay import total_loss
 from rl_trainers.recipes.single_agent import SingleAgentRecipe, check_continuous, wanted_entropy
 
@@ -143,11 +143,13 @@ class IQL(Offline):
     """
 
     recipe: ClassVar[str] = "iql"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = IQL_PRESETS
     title: ClassVar[str] = "IQL"
     added: ClassVar[tuple[str, ...]] = ("loss_actor", "loss_qvalue", "loss_value")
 
     temperature: float = 3.0
-    """How much better actions count more in the policy's regression; larger is greedier."""
+    """How much better actions count more in the policy's regression; larger is greedier. It multiplies advantages, so it
+    belongs to the scale of rewards: 3 suits returns of about 1000 in 1000 steps."""
     expectile: float = 0.7
     """Of the values of the data's actions: 0.5 is their mean, 1 their maximum."""
 

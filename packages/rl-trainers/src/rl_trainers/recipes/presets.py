@@ -18,6 +18,7 @@ __all__ = [
     "DT_PRESETS",
     "GRPO_MODEL_PRESETS",
     "GRPO_PRESETS",
+    "IQL_PRESETS",
     "MAPPO_PRESETS",
     "OFFLINE_PRESETS",
     "PPO_PRESETS",
@@ -161,6 +162,13 @@ OFFLINE_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "gym:HalfCheetah-v5": {"frames": 500_000, "collect_frames": 200_000},
 }
 """Changes to the fields of the recipes that learn from data, by environment."""
+
+IQL_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    **OFFLINE_PRESETS,
+    # Rewards go down to -16: with 3 the errors of two values decide which few actions are copied at all.
+    "gym:Pendulum-v1": {**OFFLINE_PRESETS["gym:Pendulum-v1"], "temperature": 0.3},
+}
+"""Changes to the fields of :class:`~rl_trainers.recipes.offline.IQL`, by environment."""
 
 DT_PRESETS: Mapping[str, Mapping[str, Any]] = {"gym:Pendulum-v1": {"frames": 3_000, "width": 64, "layers": 2}}
 """Changes to the fields of :class:`~rl_trainers.recipes.dt.DT`, by environment."""
