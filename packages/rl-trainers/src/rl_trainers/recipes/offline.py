@@ -148,8 +148,8 @@ class IQL(Offline):
     added: ClassVar[tuple[str, ...]] = ("loss_actor", "loss_qvalue", "loss_value")
 
     temperature: float = 3.0
-    """How much better actions count more in the policy's regression; larger is greedier. It multiplies advantages, so it
-    belongs to the scale of rewards: 3 suits returns of about 1000 in 1000 steps."""
+    """How much better actions count more in the policy's regression; larger is greedier. It multiplies advantages
+    and so belongs to the scale of rewards: 3 suits returns of about 1000 in 1000 steps."""
     expectile: float = 0.7
     """Of the values of the data's actions: 0.5 is their mean, 1 their maximum."""
 
