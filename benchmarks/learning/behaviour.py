@@ -19,6 +19,7 @@ from torch import nn
 from rl_core import registry
 from rl_core.training.seeding import seed_everything
 from rl_trainers.recipes.sac import SAC
+from rl_trainers.recipes.unit_actions import rows_in_env_actions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,8 @@ class Behaviour(SAC):
                 env, policy, frames_per_batch=self.steps, total_frames=self.steps
             )
             stack.callback(collector.shutdown)
-            (rows,) = (batch.reshape(-1) for batch in collector)
+            (batch,) = collector
+            rows = rows_in_env_actions(batch.reshape(-1), env.base_env.action_spec_unbatched)
         kept = [*observation_keys, "action", *(("next", key) for key in observation_keys)]
         kept += [("next", name) for name in ("reward", "done", "terminated", "truncated")]
         storage = registry.storages.get("lazy_tensor")(len(rows))

@@ -156,7 +156,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "ppo-lunarlander": Experiment(
         recipe="ppo",
         env="gym:LunarLander-v3",
-        frames=200_000,
+        frames=100_000,
         ours=_LUNAR_LANDER,
         peers={"sb3": {"algorithm": "PPO", **_PPO_LUNAR_LANDER}},
     ),
@@ -233,7 +233,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "crossq-pendulum": Experiment(
         recipe="crossq", env="gym:Pendulum-v1", frames=4_000, peers={"sb3": {"algorithm": "CrossQ", **_CROSSQ}}
     ),
-    "redq-pendulum": Experiment(recipe="redq", env="gym:Pendulum-v1", frames=4_000),
+    "redq-pendulum": Experiment(recipe="redq", env="gym:Pendulum-v1", frames=3_000),
     "recurrent_ppo-tmaze": Experiment(
         recipe="recurrent_ppo",
         env="native:TMaze",

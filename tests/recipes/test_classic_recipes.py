@@ -1,22 +1,24 @@
 """The recipes of one agent beside ppo, through the ``rl`` command: files, numbers, presets, resuming, errors."""
 
-import math
 import os
 import signal
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
 import torch
+from tensordict import TensorDict
 
 from rl_core import hookimpl, hooks, registry
 from rl_core.cli import main
-from rl_core.specs import Bounded
-from rl_modules import TanhNormal
+from rl_core.specs import Bounded, Categorical, Unbounded
 from rl_trainers import Checkpoint, read_metrics
 from rl_trainers.recipes.dqn import C51, DQN
+from rl_trainers.recipes.offline_data import load_rows
 from rl_trainers.recipes.recurrent_ppo import RecurrentPPO
 from rl_trainers.recipes.sac import REDQ, SAC
-from rl_trainers.recipes.single_agent import wanted_entropy
+from rl_trainers.recipes.td3 import TD3
+from rl_trainers.recipes.unit_actions import env_in_unit_actions, rows_in_env_actions, rows_in_unit_actions
 
 pytestmark = pytest.mark.filterwarnings("ignore:the checkpoint .* also holds")
 
@@ -188,26 +190,44 @@ def test_a_stopped_and_resumed_run_equals_one_that_never_stopped(recipe, tmp_pat
             assert np.array_equal(straight[name], stopped[name], equal_nan=True), name
 
 
-@pytest.mark.parametrize(
-    ("half", "expected"), [(1.0, -2.0), (2.0, -2 + 2 * math.log(2)), (0.4, -2 + 2 * math.log(0.4))]
-)
-def test_the_wanted_entropy_does_not_depend_on_the_unit_of_actions(half, expected):
-    spec = Bounded(-half, half, (2,))
-    assert wanted_entropy(spec) == pytest.approx(expected, abs=1e-6)
-    policy = TanhNormal(torch.zeros(2), torch.full((2,), 0.3), low=-half, high=half)
-    same = TanhNormal(torch.zeros(2), torch.full((2,), 0.3))
-    action = torch.tensor([0.1, -0.5])
-    surplus = policy.log_prob(action * half) + wanted_entropy(spec)  # what the temperature's loss is made of
-    torch.testing.assert_close(surplus, same.log_prob(action) - 2)
+def test_policies_of_numbers_act_in_minus_one_to_one_and_steps_are_read_back_as_the_environment_takes_them(tmp_path):
+    assert train("td3", tmp_path, "a", "--frames", 300, "--warmup-frames", 300) == 0
+    folder = tmp_path / "a"
+    buffer = TD3.preset("gym:Pendulum-v1").make_buffer()
+    Checkpoint(buffer=buffer).load(folder / "checkpoint")
+    kept, rows = buffer[:], load_rows(str(folder))
+    assert 0.9 < kept["action"].abs().max() <= 1
+    torch.testing.assert_close(rows["action"], 2 * kept["action"])
+    angle = torch.atan2(rows["observation"][:, 1], rows["observation"][:, 0])
+    cost = angle**2 + 0.1 * rows["observation"][:, 2] ** 2 + 0.001 * rows["action"][:, 0] ** 2
+    torch.testing.assert_close(rows["next", "reward"][:, 0], -cost, rtol=1e-4, atol=1e-4)  # the torque counts as it was
 
 
-@pytest.mark.parametrize("recipe", ["sac", "redq", "tqc", "crossq"])
-def test_soft_recipes_ask_for_that_entropy(recipe, tmp_path, monkeypatch):
-    kind, made = registry.recipes.get(recipe), []
-    make_loss = kind.make_loss
-    monkeypatch.setattr(kind, "make_loss", lambda *given: made.append(make_loss(*given)) or made[-1])
-    assert train(recipe, tmp_path, "a", "--frames", 16) == 0
-    assert float(made[0].target_entropy) == pytest.approx(-1 + math.log(2))  # Pendulum's actions: (-2, 2)
+@pytest.mark.parametrize("recipe", ["sac", "td3"])
+def test_unit_actions_reach_the_bounds_of_the_environment(recipe, tmp_path):
+    ask = registry.recipes.get(recipe).preset("gym:Pendulum-v1")
+    with ExitStack() as stack:
+        env, eval_env, _ = ask.make_envs(stack)
+        for each in (env, eval_env):
+            assert (each.action_spec.low == -1).all() and (each.action_spec.high == 1).all()
+        start = env.reset()
+        step = env.step(start.clone().set("action", torch.ones(env.action_spec.shape)))
+    (_, sine, speed), turned = start["observation"].reshape(3), step["next", "observation"].reshape(3)
+    torch.testing.assert_close(turned[2], speed + (15 * sine + 3 * 2.0) * 0.05, rtol=1e-4, atol=1e-4)  # the torque is 2
+
+
+def test_actions_of_other_kinds_and_ranges_are_brought_to_one_or_left_alone():
+    spec = Bounded(torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 1.0]), (2,))
+    rows = TensorDict({"action": torch.tensor([[2.0, 0.0], [-1.0, 0.75]])}, [2])
+    unit = rows_in_unit_actions(rows, spec)
+    assert unit["action"].tolist() == [[1.0, -1.0], [-0.5, 0.5]]
+    torch.testing.assert_close(rows_in_env_actions(unit, spec)["action"], rows["action"])
+    assert rows["action"][0, 0] == 2  # copies
+    for other in (Categorical(3), Unbounded((2,)), Bounded(0, 3, (2,), dtype=torch.int64)):
+        assert rows_in_unit_actions(rows, other) is rows
+    cart = registry.envs.make("gym:CartPole-v1", categorical_action_encoding=True)
+    assert env_in_unit_actions(cart) is cart
+    cart.close()
 
 
 def test_the_environment_brings_its_own_defaults():

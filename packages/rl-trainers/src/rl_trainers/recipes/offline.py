@@ -22,7 +22,8 @@ from rl_core.training.seeding import seed_everything, spawn_seeds
 from rl_trainers.recipes.offline_data import behaviour_run, load_rows
 from rl_trainers.recipes.presets import IQL_PRESETS, OFFLINE_PRESETS
 from rl_trainers.recipes.replay import total_loss
-from rl_trainers.recipes.single_agent import SingleAgentRecipe, check_continuous, wanted_entropy
+from rl_trainers.recipes.single_agent import SingleAgentRecipe, check_continuous
+from rl_trainers.recipes.unit_actions import rows_in_unit_actions
 
 __all__ = ["BC", "CQL", "IQL", "TD3BC", "Offline"]
 
@@ -36,6 +37,7 @@ class Offline(SingleAgentRecipe):
     """What the learning curve is called."""
     added: ClassVar[tuple[str, ...]]
     """The losses that are added up."""
+    unit_actions: ClassVar[bool] = True
 
     env: str = "gym:Pendulum-v1"
     """Registry id of the environment to evaluate on, "provider:id"."""
@@ -80,6 +82,7 @@ class Offline(SingleAgentRecipe):
         # The dataset.
         state = torch.random.get_rng_state()
         rows = load_rows(self.data or behaviour_run(self.env, self.collect_frames, data_seed, folder / "behaviour"))
+        rows = rows_in_unit_actions(rows, env.base_env.action_spec_unbatched)
         torch.random.set_rng_state(state)  # whether the rows are collected now or were before makes no difference
         storage = registry.storages.get("lazy_tensor")(len(rows))
         buffer = registry.buffers.get("tensordict_replay")(storage=storage, batch_size=self.minibatch_size)
@@ -187,7 +190,6 @@ class CQL(Offline):
         loss = registry.losses.get("cql")(
             actor, critic, action_spec=env.action_spec_unbatched, gamma=self.gamma, **options
         )
-        loss.target_entropy = wanted_entropy(env.action_spec_unbatched)
         return actor, loss
 
 
@@ -215,7 +217,6 @@ class TD3BC(Offline):
         """The policy, and its loss."""
         check_continuous(env, self.env, self.recipe)
         spec = env.action_spec_unbatched
-        unit = float((spec.high - spec.low).min()) / 2
         actor = registry.modules.get("sequential")(
             registry.modules.get("actor")(self.mlp(spec.shape[0]), observation_keys, ["param"]),
             registry.modules.get("tanh")(["param"], ["action"], spec=spec),
@@ -226,8 +227,8 @@ class TD3BC(Offline):
             self.critic(env, observation_keys, "action"),
             action_spec=spec,
             alpha=self.alpha,
-            policy_noise=self.policy_noise * unit,
-            noise_clip=self.noise_clip * unit,
+            policy_noise=self.policy_noise,
+            noise_clip=self.noise_clip,
             loss_function="l2",
             gamma=self.gamma,
         )

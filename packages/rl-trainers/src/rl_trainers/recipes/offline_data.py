@@ -14,7 +14,9 @@ from rl_core.errors import RLError
 from rl_trainers.checkpoint.checkpoint import Checkpoint
 from rl_trainers.recipes.replay import ReplayRecipe
 from rl_trainers.recipes.sac import SAC
+from rl_trainers.recipes.single_agent import env_options
 from rl_trainers.recipes.single_precision import rows_in_single_precision
+from rl_trainers.recipes.unit_actions import rows_in_env_actions
 from rl_trainers.run_folder import read_config
 
 __all__ = ["behaviour_run", "load_rows", "with_step_count"]
@@ -30,7 +32,7 @@ def behaviour_run(env: str, frames: int, seed: int, folder: Path) -> str:
 
 
 def load_rows(source: str) -> TensorDictBase:
-    """All rows of a source, in the order of time and in single precision.
+    """All rows of a source, in the order of time, in single precision, with actions as the environment takes them.
 
     Args:
         source: the folder of a run of a recipe with a replay buffer; a folder that a uniform replay buffer over a lazy
@@ -64,10 +66,12 @@ def _rows_as_they_are(source: str) -> TensorDictBase:
 def _rows_of_run(folder: Path) -> TensorDictBase:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of what else the run's configuration and checkpoint hold
-        buffer = ReplayRecipe(**read_config(folder, ReplayRecipe)).make_buffer()
+        recipe = ReplayRecipe(**read_config(folder, ReplayRecipe))
+        buffer = recipe.make_buffer()
         Checkpoint(buffer=buffer).load(folder / "checkpoint")
     rows: TensorDictBase = buffer[:]
-    return rows.reshape(-1)
+    with registry.envs.make(recipe.env, **env_options(recipe.env)) as env:  # its policy acts in [-1, 1]
+        return rows_in_env_actions(rows.reshape(-1), env.action_spec_unbatched)
 
 
 def _rows_of_buffer(folder: Path) -> TensorDictBase:

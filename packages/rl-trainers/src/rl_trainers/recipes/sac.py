@@ -21,7 +21,7 @@ from rl_core import registry
 from rl_core.training.seeding import seed_everything, spawn_seeds
 from rl_trainers.recipes.presets import CROSSQ_PRESETS, REDQ_PRESETS, SAC_PRESETS, TQC_PRESETS
 from rl_trainers.recipes.replay import ReplayRecipe, total_loss
-from rl_trainers.recipes.single_agent import check_continuous, wanted_entropy
+from rl_trainers.recipes.single_agent import check_continuous
 
 __all__ = ["REDQ", "SAC", "TQC", "CrossQ"]
 
@@ -32,6 +32,7 @@ class SAC(ReplayRecipe):
 
     recipe: ClassVar[str] = "sac"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = SAC_PRESETS
+    unit_actions: ClassVar[bool] = True
 
     env: str = "gym:Pendulum-v1"
     """Registry id of the environment, "provider:id"."""
@@ -71,7 +72,6 @@ class SAC(ReplayRecipe):
         # Loss, targets, optimiser, buffer.
         loss = self.make_loss(actor, critic)
         loss.make_value_estimator("td0", gamma=self.gamma)
-        loss.target_entropy = wanted_entropy(env.action_spec_unbatched)
         targets = registry.target_updates.get("soft")(loss, tau=self.tau) if loss.target_pairs() else None
         parameters = [parameter for parameter in loss.parameters() if parameter.requires_grad]
         optimizer = self.make_optimizer(parameters)

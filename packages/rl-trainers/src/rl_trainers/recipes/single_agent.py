@@ -6,7 +6,7 @@ import warnings
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -19,9 +19,10 @@ from rl_trainers.plots import plot_learning_curve
 from rl_trainers.progress import number
 from rl_trainers.recipes.recipe import Recipe
 from rl_trainers.recipes.single_precision import env_in_single_precision
+from rl_trainers.recipes.unit_actions import env_in_unit_actions
 from rl_trainers.video import record_video, windowless
 
-__all__ = ["SingleAgentRecipe", "check_continuous", "check_discrete", "env_options", "wanted_entropy"]
+__all__ = ["SingleAgentRecipe", "check_continuous", "check_discrete", "env_options"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,9 @@ class SingleAgentRecipe(Recipe):
     video_steps: int = 500
     """Longest film, in steps."""
 
+    unit_actions: ClassVar[bool] = False
+    """Whether the policy acts in [-1, 1], whatever the bounds of the environment's actions are."""
+
     def make_envs(self, stack: ExitStack) -> tuple[Any, Any, list[Any]]:
         """The environment to train on, with the return and length so far for the learning curve, and one to evaluate.
 
@@ -52,14 +56,12 @@ class SingleAgentRecipe(Recipe):
         Returns:
             Both environments, and the keys of their observations.
         """
-        env = env_in_single_precision(registry.envs.make(self.env, num_envs=self.num_envs, **env_options(self.env)))
+        env = self.prepared(registry.envs.make(self.env, num_envs=self.num_envs, **env_options(self.env)))
         stack.callback(env.close)
         observation_keys = _vector_observations(env, self.env, self.recipe)
         for name in ("RewardSum", "StepCounter", *(["FiniteTensorDictCheck"] if self.check_finite else [])):
             env = env.append_transform(registry.transforms.get(name)())
-        eval_env = env_in_single_precision(
-            registry.envs.make(self.env, num_envs=self.eval_episodes, **env_options(self.env))
-        )
+        eval_env = self.prepared(registry.envs.make(self.env, num_envs=self.eval_episodes, **env_options(self.env)))
         stack.callback(eval_env.close)
         return env, eval_env, observation_keys
 
@@ -99,6 +101,11 @@ class SingleAgentRecipe(Recipe):
         }
         self.report(folder, run, rows | ({} if film is None else {"video": film.name}))
 
+    def prepared(self, env: Any) -> Any:
+        """An environment as networks take it: in single precision and, if so wanted, with actions in [-1, 1]."""
+        env = env_in_single_precision(env)
+        return env_in_unit_actions(env) if self.unit_actions else env
+
     def for_acting(self, env: Any) -> Any:
         """The environment with what the policy needs beside its observations."""
         return env
@@ -111,7 +118,7 @@ class SingleAgentRecipe(Recipe):
                 with env:
                     env.set_seed(seed)
                     return record_video(
-                        self.for_acting(with_carried_state(env_in_single_precision(env), policy)),
+                        self.for_acting(with_carried_state(self.prepared(env), policy)),
                         policy,
                         folder / "policy.mp4",
                         max_steps=self.video_steps,
@@ -161,12 +168,3 @@ def check_continuous(env: Any, name: str, recipe: str) -> None:
             f"the {recipe} recipe takes a vector of bounded numbers as action; that of {name} is {spec!r}. For "
             "discrete actions there are dqn, c51 and qr_dqn, for any ppo"
         )
-
-
-def wanted_entropy(spec: Any) -> float:
-    """Minus one nat for each component of a bounded action brought to [-1, 1], in nats of the action as it is.
-
-    A density's entropy depends on the unit: within (-2, 2) a policy that is no more certain has log 2 nats more than
-    within (-1, 1). Without it a policy of large actions would be driven to certainty, and one of small ones to noise.
-    """
-    return float((((spec.high - spec.low) / 2).log() - 1).sum())

@@ -32,6 +32,7 @@ class TD3(ReplayRecipe):
     recipe: ClassVar[str] = "td3"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = TD3_PRESETS
     title: ClassVar[str] = "TD3"
+    unit_actions: ClassVar[bool] = True
 
     env: str = "gym:Pendulum-v1"
     """Registry id of the environment, "provider:id"."""
@@ -61,7 +62,6 @@ class TD3(ReplayRecipe):
         env, eval_env, observation_keys = self.make_envs(stack)
         check_continuous(env, self.env, self.recipe)
         spec = env.action_spec_unbatched
-        unit = float((spec.high - spec.low).min()) / 2
         mlp, sequential = registry.modules.get("mlp"), registry.modules.get("sequential")
         shape: dict[str, Any] = {"num_cells": list(self.hidden), "activation_class": nn.ReLU}
         actor = sequential(
@@ -72,11 +72,11 @@ class TD3(ReplayRecipe):
             mlp(out_features=1, **shape), in_keys=[*observation_keys, "action"]
         )
         critic(actor(env.reset()))  # the first call finds the number of inputs
-        sigma = self.exploration_noise * unit
+        sigma = self.exploration_noise
         explorer = registry.modules.get("additive_gaussian")(spec, sigma_init=sigma, sigma_end=sigma)
 
         # Loss, targets, optimiser, buffer.
-        loss = self.make_loss(actor, critic, spec, unit)
+        loss = self.make_loss(actor, critic, spec)
         loss.make_value_estimator("td0", gamma=self.gamma)
         targets = registry.target_updates.get("soft")(loss, tau=self.tau)
         parameters = [parameter for parameter in loss.parameters() if parameter.requires_grad]
@@ -120,14 +120,14 @@ class TD3(ReplayRecipe):
         return result
 
     # ---------------------------------------------------------------- what ddpg differs in
-    def make_loss(self, actor: nn.Module, critic: nn.Module, spec: Any, unit: float) -> Any:
+    def make_loss(self, actor: nn.Module, critic: nn.Module, spec: Any) -> Any:
         """The losses of critics and actor."""
         return registry.losses.get("td3")(
             actor,
             critic,
             action_spec=spec,
-            policy_noise=self.policy_noise * unit,
-            noise_clip=self.noise_clip * unit,
+            policy_noise=self.policy_noise,
+            noise_clip=self.noise_clip,
             loss_function="l2",
         )
 
@@ -154,7 +154,7 @@ class DDPG(TD3):
     policy_delay: int = 1
     """Updates of the critic to one of the actor and the targets."""
 
-    def make_loss(self, actor: nn.Module, critic: nn.Module, spec: Any, unit: float) -> Any:
+    def make_loss(self, actor: nn.Module, critic: nn.Module, spec: Any) -> Any:
         """The losses of critic and actor."""
         return registry.losses.get("ddpg")(actor, critic, delay_actor=True, loss_function="l2")
 
