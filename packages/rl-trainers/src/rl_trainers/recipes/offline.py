@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from rl_core import registry
 from rl_core.training.seeding import seed_everything, spawn_seeds
 from rl_trainers.recipes.offline_data import behaviour_run, load_rows
-from rl_trainers.recipes.presets import IQL_PRESETS, OFFLINE_PRESETS
+from rl_trainers.recipes.presets import CQL_PRESETS, IQL_PRESETS, OFFLINE_PRESETS
 from rl_trainers.recipes.replay import total_loss
 from rl_trainers.recipes.single_agent import SingleAgentRecipe, check_continuous
 from rl_trainers.recipes.unit_actions import rows_in_unit_actions
@@ -173,11 +173,12 @@ class CQL(Offline):
     """
 
     recipe: ClassVar[str] = "cql"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = CQL_PRESETS
     title: ClassVar[str] = "CQL"
     added: ClassVar[tuple[str, ...]] = ("loss_actor", "loss_qvalue", "loss_cql", "loss_alpha")
 
     min_q_weight: float = 1.0
-    """Weight of the penalty on unseen actions."""
+    """Weight of the penalty on unseen actions; it belongs to the scale of rewards, as values do."""
     num_random: int = 4
     """Actions of each of three kinds that the penalty looks at."""
 

@@ -13,6 +13,7 @@ from typing import Any
 __all__ = [
     "A2C_PRESETS",
     "C51_PRESETS",
+    "CQL_PRESETS",
     "CROSSQ_PRESETS",
     "DQN_PRESETS",
     "DT_PRESETS",
@@ -162,6 +163,13 @@ OFFLINE_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "gym:HalfCheetah-v5": {"frames": 500_000, "collect_frames": 200_000},
 }
 """Changes to the fields of the recipes that learn from data, by environment."""
+
+CQL_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    **OFFLINE_PRESETS,
+    # Rewards go down to -16: with 1 the penalty on unseen actions is lost beside the errors of values.
+    "gym:Pendulum-v1": {**OFFLINE_PRESETS["gym:Pendulum-v1"], "min_q_weight": 10.0},
+}
+"""Changes to the fields of :class:`~rl_trainers.recipes.offline.CQL`, by environment."""
 
 IQL_PRESETS: Mapping[str, Mapping[str, Any]] = {
     **OFFLINE_PRESETS,
