@@ -10,7 +10,7 @@ from torch import nn
 
 from rl_collectors import Collector
 from rl_collectors.background import Background
-from rl_core import ExplorationType, exploration_type
+from rl_core import ExplorationType, exploration_type, set_exploration_type
 from rl_core.errors import CollectorError
 from rl_core.testing import ArrayCountingEnv, CountingEnv
 from rl_core.testing.collector_kit import constant_policy
@@ -219,9 +219,10 @@ def test_the_callers_exploration_type_is_its_own():
     policy = TensorDictModule(Watching(), ["observation"], ["action"])
     collector = Collector(CountingEnv(), policy, frames_per_batch=2, replay_buffer=buffer)
     Watching.__deepcopy__ = lambda self, memo: self
-    collector.start()
-    assert acting.wait(10)
-    outside = exploration_type()
-    seen_outside.set()
-    collector.async_shutdown(10)
-    assert seen[0] is ExplorationType.RANDOM and outside is None
+    with set_exploration_type(ExplorationType.MODE):
+        collector.start()
+        assert acting.wait(10)
+        outside = exploration_type()
+        seen_outside.set()
+        collector.async_shutdown(10)
+    assert seen[0] is ExplorationType.RANDOM and outside is ExplorationType.MODE
