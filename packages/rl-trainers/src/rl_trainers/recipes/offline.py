@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from rl_core import registry
 from rl_core.training.seeding import seed_everything, spawn_seeds
 from rl_trainers.recipes.offline_data import behaviour_run, load_rows
-from rl_trainers.recipes.presets import CQL_PRESETS, IQL_PRESETS, OFFLINE_PRESETS
+from rl_trainers.recipes.presets import CQL_PRESETS, IQL_PRESETS, OFFLINE_PRESETS, TD3_BC_PRESETS
 from rl_trainers.recipes.replay import total_loss
 from rl_trainers.recipes.single_agent import SingleAgentRecipe, check_continuous
 from rl_trainers.recipes.unit_actions import rows_in_unit_actions
@@ -202,6 +202,7 @@ class TD3BC(Offline):
     """
 
     recipe: ClassVar[str] = "td3_bc"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = TD3_BC_PRESETS
     title: ClassVar[str] = "TD3+BC"
     added: ClassVar[tuple[str, ...]] = ("loss_actor", "loss_qvalue")
 
