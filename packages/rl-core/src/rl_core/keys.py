@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 __all__ = [
     "END_NAMES",
@@ -11,7 +11,6 @@ __all__ = [
     "as_key",
     "as_keys",
     "as_path",
-    "entry_at",
     "flat_name",
     "join",
     "leaf_name",
@@ -104,15 +103,3 @@ def flat_name(key: Key, separator: str = "_") -> str:
     'next_reward'
     """
     return separator.join(as_path(key))
-
-
-def entry_at(tensordict: Any, key: Key) -> Any:
-    """The entry under a key, or None; also where a part of the key is a leaf, for which tensordict 0.14 raises.
-
-    >>> from tensordict import TensorDict
-    >>> entry_at(TensorDict({"x": [1.0]}, []), ("x", "y"))
-    """
-    try:
-        return tensordict.get(key, None)
-    except ValueError:
-        return None

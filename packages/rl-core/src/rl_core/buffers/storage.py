@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rl_core.buffers.writer import Span
-from rl_core.keys import Key, entry_at
 
 if TYPE_CHECKING:
     import torch
+
+    from rl_core.keys import Key
 
 __all__ = ["Block", "Storage"]
 
@@ -110,7 +111,7 @@ class Storage(ABC):
         parts = rows if isinstance(rows, list) else [rows]
         if not all(is_tensor_collection(part) for part in parts):
             return None
-        found = [entry_at(part, key) for part in parts]
+        found = [part.get(key, None) for part in parts]
         if any(not isinstance(value, torch.Tensor) for value in found):
             return None
         return torch.stack(found) if isinstance(rows, list) else found[0]

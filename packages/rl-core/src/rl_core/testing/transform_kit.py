@@ -21,7 +21,7 @@ from torch import Tensor
 from rl_core.envs.base import EnvBase
 from rl_core.envs.check import check_env_specs
 from rl_core.errors import EnvError, KeyMissingError
-from rl_core.keys import Key, entry_at, join
+from rl_core.keys import Key, join
 from rl_core.testing.kit import Kit
 from rl_core.testing.replay import assert_same, draw_actions, rollout_of, steps_of
 from rl_core.testing.toy_envs import ArrayCountingEnv
@@ -221,7 +221,7 @@ class TransformKit(Kit):
         parts = [raw[:, :cut].clone(), raw[:, cut:].clone()]
         parts[0] = transform(parts[0])
         for key in self._written(online, raw):
-            if key[0] != "next" and entry_at(raw, key) is None:
+            if key[0] != "next" and raw.get(key, None) is None:
                 held = torch.zeros_like(online.get(key)[:, cut:])
                 held[:, 0] = online.get(key)[:, cut]
                 parts[1].set(key, held)
@@ -233,7 +233,7 @@ class TransformKit(Kit):
         """The entries that differ between the environment with and without the transform."""
         found = []
         for key in online.keys(True, True):
-            before, after = entry_at(raw, key), online.get(key)
+            before, after = raw.get(key, None), online.get(key)
             same = before is not None and before.dtype == after.dtype and torch.equal(before, after)
             if not same:
                 found.append((key,) if isinstance(key, str) else key)
