@@ -85,7 +85,7 @@ def test_actor_critics_take_prioritised_n_step_replay(tmp_path):
     assert train("td3", tmp_path, "b", "--frames", 96, "--prioritized", "--n-step", 2) == 0
 
 
-def test_nothing_is_learnt_before_the_warmup_and_then_as_often_as_asked(tmp_path):
+def test_nothing_is_learnt_before_the_warmup_and_then_as_often_as_asked(tmp_path, states):
     assert train("dqn", tmp_path, "a", "--frames", 64, "--warmup-frames", 48) == 0
     columns = read_metrics(tmp_path / "a" / "metrics.csv")
     assert np.isnan(columns["optim/loss"][:2]).all() and np.isfinite(columns["optim/loss"][2:]).all()
@@ -93,7 +93,7 @@ def test_nothing_is_learnt_before_the_warmup_and_then_as_often_as_asked(tmp_path
     assert boxes["optimizer"]["state"][0]["step"] == 2 * 3
 
 
-def test_the_actor_waits_for_the_critics(tmp_path):
+def test_the_actor_waits_for_the_critics(tmp_path, states):
     """Of updates 6 .. 11 (of the batches that end at frames 32 and 48) every second one moves the actor."""
     assert train("td3", tmp_path, "a", "--frames", 48, "--policy-delay", 2) == 0
     steps = {float(entry["step"]) for entry in states(tmp_path / "a", "optimizer")["optimizer"]["state"].values()}
@@ -122,40 +122,6 @@ def test_what_is_stored_are_true_transitions(tmp_path):
     assert torch.equal(leaning, rows["next", "terminated"].squeeze(-1))
 
 
-class Box:
-    state = None
-
-    def state_dict(self):
-        return {}
-
-    def load_state_dict(self, state_dict):
-        self.state = state_dict
-
-
-def states(folder, *names):
-    boxes = {name: Box() for name in names}
-    Checkpoint(**boxes).load(folder / "checkpoint", strict=True)
-    return {name: box.state for name, box in boxes.items()}
-
-
-def assert_same(a, b, where=""):
-    assert type(a) is type(b), where
-    if isinstance(a, dict):
-        assert list(a) == list(b), where
-        for key in a:
-            assert_same(a[key], b[key], f"{where}.{key}")
-    elif isinstance(a, (list, tuple)):
-        assert len(a) == len(b), where
-        for i, (x, y) in enumerate(zip(a, b, strict=True)):
-            assert_same(x, y, f"{where}[{i}]")
-    elif isinstance(a, torch.Tensor):
-        assert torch.equal(a, b), where
-    elif isinstance(a, np.ndarray):
-        assert (a == b).all(), where
-    else:
-        assert a == b, where
-
-
 RESUMED = {
     "dqn": (["--prioritized", "--n-step", 2], ("loss", "targets", "optimizer", "scheduler", "explorer", "buffer")),
     "qr_dqn": ([], ("loss", "targets", "optimizer", "explorer", "buffer")),
@@ -168,7 +134,7 @@ RESUMED = {
 
 
 @pytest.mark.parametrize("recipe", RESUMED)
-def test_a_stopped_and_resumed_run_equals_one_that_never_stopped(recipe, tmp_path):
+def test_a_stopped_and_resumed_run_equals_one_that_never_stopped(recipe, tmp_path, assert_equal_runs):
     class Stop:
         @hookimpl
         def on_update(self, run):
@@ -183,11 +149,7 @@ def test_a_stopped_and_resumed_run_equals_one_that_never_stopped(recipe, tmp_pat
         assert train(recipe, tmp_path, "stopped", *options) == 130
     assert main(["train", recipe, "--resume", str(tmp_path / "stopped"), "--no-progress"]) == 0
     names = (*parts, "collector", "rng")
-    assert_same(states(tmp_path / "straight", *names), states(tmp_path / "stopped", *names))
-    straight, stopped = (read_metrics(tmp_path / name / "metrics.csv") for name in ("straight", "stopped"))
-    for name in straight:
-        if not name.startswith("time/"):
-            assert np.array_equal(straight[name], stopped[name], equal_nan=True), name
+    assert_equal_runs(tmp_path / "straight", tmp_path / "stopped", names)
 
 
 def test_policies_of_numbers_act_in_minus_one_to_one_and_steps_are_read_back_as_the_environment_takes_them(tmp_path):

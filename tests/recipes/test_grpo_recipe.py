@@ -6,11 +6,10 @@ import signal
 
 import numpy as np
 import pytest
-import torch
 
 from rl_core import hookimpl, hooks, registry
 from rl_core.cli import main
-from rl_trainers import Checkpoint, read_metrics
+from rl_trainers import read_metrics
 from rl_trainers.recipes.grpo import GRPO
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -50,42 +49,8 @@ def test_one_command_trains_a_model_and_leaves_every_file_and_a_table(tmp_path, 
     assert read_metrics(tmp_path / "b" / "metrics.csv")["train/reward"][0] > 0.25
 
 
-def states(folder, *names):
-    boxes = {name: Box() for name in names}
-    Checkpoint(**boxes).load(folder / "checkpoint", strict=True)
-    return {name: box.state for name, box in boxes.items()}
-
-
-class Box:
-    state = None
-
-    def state_dict(self):
-        return {}
-
-    def load_state_dict(self, state_dict):
-        self.state = state_dict
-
-
-def assert_same(a, b, where=""):
-    assert type(a) is type(b), where
-    if isinstance(a, dict):
-        assert list(a) == list(b), where
-        for key in a:
-            assert_same(a[key], b[key], f"{where}.{key}")
-    elif isinstance(a, (list, tuple)):
-        assert len(a) == len(b), where
-        for i, (x, y) in enumerate(zip(a, b, strict=True)):
-            assert_same(x, y, f"{where}[{i}]")
-    elif isinstance(a, torch.Tensor):
-        assert torch.equal(a, b), where
-    elif isinstance(a, np.ndarray):
-        assert (a == b).all(), where
-    else:
-        assert a == b, where
-
-
 @pytest.mark.filterwarnings("ignore:the checkpoint .* also holds")
-def test_a_stopped_and_resumed_run_equals_one_that_never_stopped(tmp_path):
+def test_a_stopped_and_resumed_run_equals_one_that_never_stopped(tmp_path, assert_equal_runs):
     class Stop:
         @hookimpl
         def on_update(self, run):
@@ -101,12 +66,8 @@ def test_a_stopped_and_resumed_run_equals_one_that_never_stopped(tmp_path):
     assert train("--resume", tmp_path / "stopped") == 0
 
     names = ("model", "optimizer", "collector", "rng")
-    assert_same(states(tmp_path / "straight", *names), states(tmp_path / "stopped", *names))
-    straight, stopped = (read_metrics(tmp_path / name / "metrics.csv") for name in ("straight", "stopped"))
-    assert straight["step"] == [16, 32, 48, 64, 80]
-    for name in straight:
-        if not name.startswith("time/"):
-            assert np.array_equal(straight[name], stopped[name], equal_nan=True), name
+    assert_equal_runs(tmp_path / "straight", tmp_path / "stopped", names)
+    assert read_metrics(tmp_path / "straight" / "metrics.csv")["step"] == [16, 32, 48, 64, 80]
 
 
 def test_task_and_model_bring_their_own_defaults():

@@ -9,7 +9,6 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
-import torch
 
 from rl_core import hookimpl, hooks, registry
 from rl_core.cli import main
@@ -70,42 +69,8 @@ def test_the_environment_brings_its_own_defaults():
     assert PPO.preset("gym:Acrobot-v1") == PPO(env="gym:Acrobot-v1")
 
 
-def states(folder, *names):
-    boxes = {name: Box() for name in names}
-    Checkpoint(**boxes).load(folder / "checkpoint", strict=True)
-    return {name: box.state for name, box in boxes.items()}
-
-
-class Box:
-    state = None
-
-    def state_dict(self):
-        return {}
-
-    def load_state_dict(self, state_dict):
-        self.state = state_dict
-
-
-def assert_same(a, b, where=""):
-    assert type(a) is type(b), where
-    if isinstance(a, dict):
-        assert list(a) == list(b), where
-        for key in a:
-            assert_same(a[key], b[key], f"{where}.{key}")
-    elif isinstance(a, (list, tuple)):
-        assert len(a) == len(b), where
-        for i, (x, y) in enumerate(zip(a, b, strict=True)):
-            assert_same(x, y, f"{where}[{i}]")
-    elif isinstance(a, torch.Tensor):
-        assert torch.equal(a, b), where
-    elif isinstance(a, np.ndarray):
-        assert (a == b).all(), where
-    else:
-        assert a == b, where
-
-
 @pytest.mark.filterwarnings("ignore:the checkpoint .* also holds")
-def test_a_stopped_and_resumed_run_equals_one_that_never_stopped(tmp_path):
+def test_a_stopped_and_resumed_run_equals_one_that_never_stopped(tmp_path, assert_equal_runs):
     class Stop:
         @hookimpl
         def on_update(self, run):
@@ -121,11 +86,7 @@ def test_a_stopped_and_resumed_run_equals_one_that_never_stopped(tmp_path):
     assert train("--resume", tmp_path / "stopped") == 0
 
     names = ("actor", "critic", "optimizer", "scheduler", "collector", "rng")
-    assert_same(states(tmp_path / "straight", *names), states(tmp_path / "stopped", *names))
-    straight, stopped = (read_metrics(tmp_path / name / "metrics.csv") for name in ("straight", "stopped"))
-    for name in straight:
-        if not name.startswith("time/"):
-            assert np.array_equal(straight[name], stopped[name], equal_nan=True), name
+    assert_equal_runs(tmp_path / "straight", tmp_path / "stopped", names)
 
 
 def test_ctrl_c_saves_closes_and_says_how_to_go_on(tmp_path):

@@ -1,7 +1,7 @@
 """Actions in [-1, 1]: critics see them beside observations of order 1, and noise and entropies need no unit.
 
 A critic that reads actions in a wider range reacts to them as much more at the start, and so does the policy that
-follows it: on Pendulum, whose actions are in [-2, 2], DDPG and SAC lost in some runs for a while what they had learnt.
+follows it: on Pendulum, whose actions are in [-2, 2], DDPG and TD3 lost in some runs for a while what they had learnt.
 """
 
 from __future__ import annotations
