@@ -124,7 +124,7 @@ _PONG_OURS = {
     "minibatch_size": 64,
     "learning_rate": 5e-4,
     "target_update": 256,
-    "annealing_frames": 4_800,
+    "annealing_frames": 16_000,
     "epsilon_end": 0.04,
 }
 _CQL = {"hidden": (128, 128), "minibatch_size": 128, "learning_rate": 1e-3}
@@ -170,7 +170,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "sac-halfcheetah": Experiment(
         recipe="sac",
         env="gym:HalfCheetah-v5",
-        frames=8_000,
+        frames=15_000,
         **_FEW,
         ours=_CHEETAH,
         peers={"sb3": {"algorithm": "SAC", **_SAC}},
@@ -178,7 +178,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "td3-halfcheetah": Experiment(
         recipe="td3",
         env="gym:HalfCheetah-v5",
-        frames=8_000,
+        frames=15_000,
         **_FEW,
         ours=_CHEETAH,
         peers={"sb3": {"algorithm": "TD3", **_CHEETAH_TD3}},
@@ -186,7 +186,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "ddpg-halfcheetah": Experiment(
         recipe="ddpg",
         env="gym:HalfCheetah-v5",
-        frames=8_000,
+        frames=15_000,
         **_FEW,
         ours=_CHEETAH,
         peers={"sb3": {"algorithm": "DDPG", **_CHEETAH_TD3}},
@@ -194,7 +194,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "crossq-halfcheetah": Experiment(
         recipe="crossq",
         env="gym:HalfCheetah-v5",
-        frames=6_000,
+        frames=10_000,
         **_FEW,
         ours={**_CHEETAH, "critic_hidden": (256, 256)},
         peers={
@@ -208,7 +208,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "tqc-halfcheetah": Experiment(
         recipe="tqc",
         env="gym:HalfCheetah-v5",
-        frames=6_000,
+        frames=12_000,
         **_FEW,
         ours=_CHEETAH,
         peers={"sb3": {"algorithm": "TQC", **_TQC}},
@@ -260,7 +260,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "dqn-pong-ram": Experiment(
         recipe="dqn",
         env="gym:tasks:PongRam-v0",
-        frames=30_000,
+        frames=100_000,
         **_FEW,
         ours=_PONG_OURS,
         peers={"sb3": {"algorithm": "DQN", **_PONG}},
@@ -268,7 +268,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "c51-pong-ram": Experiment(
         recipe="c51",
         env="gym:tasks:PongRam-v0",
-        frames=30_000,
+        frames=100_000,
         **_FEW,
         ours={**_PONG_OURS, "value_min": -5.0, "value_max": 5.0},
     ),

@@ -30,9 +30,9 @@ class Actor(nn.Module):
     in_keys = ("observation",)
     out_keys = ("action",)
 
-    def __init__(self):
+    def __init__(self, norm=False):
         super().__init__()
-        self.head = nn.Linear(3, 2)
+        self.head = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2)) if norm else nn.Linear(3, 2)
 
     def get_dist(self, tensordict):
         loc = self.head(tensordict["observation"])
@@ -66,10 +66,10 @@ def make_batch(size=12):
     return TensorDict({"observation": torch.randn(size, 3), "action": torch.randn(size, 2), "next": step}, [size])
 
 
-def make_loss(kind, critic=None, **options):
+def make_loss(kind, critic=None, actor=None, **options):
     torch.manual_seed(4)
     critic = critic or make_critic(5 if kind is TQCLoss else 1)
-    loss = kind(Actor(), critic, alpha_init=ALPHA, target_entropy=-2.0, **options)
+    loss = kind(actor or Actor(), critic, alpha_init=ALPHA, target_entropy=-2.0, **options)
     with torch.no_grad():
         for name in loss.target_names:
             for weight in loss.get_submodule(f"target_{name}").buffers():
@@ -230,19 +230,19 @@ def test_tqc_keeps_at_least_one_atom_of_each_critic():
 
 @pytest.mark.parametrize("norm", [False, True])
 def test_crossq_equals_plain_torch(norm):
-    loss = make_loss(CrossQLoss, critic=make_critic(norm=norm)).double()
+    loss = make_loss(CrossQLoss, critic=make_critic(norm=norm), actor=Actor(norm)).double()
     twin, batch = copy.deepcopy(loss), as_double(make_batch())
     step, actor = batch["next"], twin.actor_network
     # Bhatt et al., 2024, section 3: one forward pass of the critics over both steps, no target networks.
     with torch.no_grad():
-        action, log_prob = actor.draw(step["observation"])
+        action, log_prob = actor.eval().draw(step["observation"])
     joint = torch.cat([batch["observation"], step["observation"]]), torch.cat([batch["action"], action])
     found, soon = values(twin.qvalue_network, *joint).split(12, 1)
     target = step["reward"] + GAMMA * torch.where(step["terminated"], 0.0, soon.min(0)[0] - ALPHA * log_prob)
     target = target.detach()
-    # then the actor's loss, with the critics in evaluation mode
+    # then the actor's loss, with the critics in evaluation mode and the actor in training mode
     frozen = copy.deepcopy(twin.qvalue_network).requires_grad_(False).eval()
-    action, log_prob = actor.draw(batch["observation"])
+    action, log_prob = actor.train().draw(batch["observation"])
     least = values(frozen, batch["observation"], action).min(0)[0]
     actor_loss = (ALPHA * log_prob - least).mean()
     expected = {"loss_qvalue": sum(F.smooth_l1_loss(q, target) for q in found), "loss_actor": actor_loss}
@@ -253,6 +253,7 @@ def test_crossq_equals_plain_torch(norm):
         moments = loss.qvalue_network.members[1].module[1]
         assert moments.num_batches_tracked.item() == 1
         torch.testing.assert_close(moments.running_mean, twin.qvalue_network.members[1].module[1].running_mean)
+        torch.testing.assert_close(loss.actor_network.head[0].running_mean, actor.head[0].running_mean)
 
 
 def test_crossq_takes_no_targets_and_leaves_frozen_layers_in_their_mode():
@@ -278,7 +279,7 @@ def test_critics_of_other_rows_are_refused():
 
 
 def test_crossq_compiles_into_one_graph():
-    loss, batch = make_loss(CrossQLoss, critic=make_critic(norm=True)), make_batch()
+    loss, batch = make_loss(CrossQLoss, critic=make_critic(norm=True), actor=Actor(norm=True)), make_batch()
     twin = copy.deepcopy(loss)
     expected = twin(batch.clone())
     out = torch.compile(loss, fullgraph=True, backend="aot_eager")(batch)
@@ -286,4 +287,4 @@ def test_crossq_compiles_into_one_graph():
         torch.testing.assert_close(out[key], value)
     for (name, one), other in zip(loss.named_buffers(), twin.buffers(), strict=True):
         torch.testing.assert_close(one, other, msg=name)
-    assert all(module.training for module in loss.qvalue_network.modules())
+    assert all(module.training for module in loss.modules())

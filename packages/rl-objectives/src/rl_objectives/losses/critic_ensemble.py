@@ -17,7 +17,7 @@ from rl_core.losses.ensembles import Stackable, StackedNetwork
 from rl_core.losses.networks import call_on_tensors, check_keyed
 from rl_core.policy import row_policy
 
-__all__ = ["CriticEnsemble", "redrawn"]
+__all__ = ["CriticEnsemble", "evaluation_mode", "redrawn"]
 
 Critics = nn.Module | Sequence[nn.Module]
 
@@ -98,12 +98,8 @@ class CriticEnsemble(nn.Module):
         if not self._evaluates:
             return self._values(inputs, out_key, batch_size, first)
         # Only here, since compiled code cannot list the parameters of a module whose mode it has changed.
-        training = [module for critic in self.critics() for module in critic.modules() if module.training]
-        _set_training(training, mode=False)
-        try:
+        with evaluation_mode(*self.critics()):
             return self._values(inputs, out_key, batch_size, first)
-        finally:
-            _set_training(training, mode=True)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -140,6 +136,17 @@ class CriticEnsemble(nn.Module):
             return call_on_tensors(self.stack, inputs, out_key, batch_size)
         finally:
             network.active = None
+
+
+@contextmanager
+def evaluation_mode(*networks: nn.Module) -> Iterator[None]:
+    """Inside, the networks are in evaluation mode; each of their layers gets its own mode back."""
+    training = [module for network in networks for module in network.modules() if module.training]
+    _set_training(training, mode=False)
+    try:
+        yield
+    finally:
+        _set_training(training, mode=True)
 
 
 def _set_training(modules: Sequence[nn.Module], *, mode: bool) -> None:

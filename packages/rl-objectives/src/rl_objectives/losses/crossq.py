@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rl_core.keys import Key
 from rl_objectives.functional.ensembles import smallest_value
 from rl_objectives.functional.soft_value import soft_value
-from rl_objectives.losses.critic_ensemble import CriticEnsemble
+from rl_objectives.losses.critic_ensemble import CriticEnsemble, evaluation_mode
 from rl_objectives.losses.sac import SACLoss
 from rl_objectives.losses.temperature import sample_with_log_prob
 
@@ -25,12 +25,13 @@ class CrossQLoss(SACLoss):
     .. math:: [Q_i(s, a), \; Q_i(s', a')] = Q_i([s, s'], [a, a'])
 
     Batch-normalised critics (``BatchRenorm1d``) thus normalise both by the same moments, which makes target networks
-    needless. The values of (s', a') pass no gradient. For the actor's loss the critics are in evaluation mode. The
+    needless. The values of (s', a') pass no gradient. For the actor's loss the critics are in evaluation mode. A
+    policy with such layers draws a' in evaluation mode and a~ in its own; call ``.eval()`` on it before it acts. The
     losses are those of :class:`SACLoss`; ``log_prob`` (mean) is logged beside what that one returns.
 
     Args:
-        actor_network: see :class:`SACLoss`.
-        qvalue_network: likewise; with normalisation layers in training mode.
+        actor_network: see :class:`SACLoss`; where it has normalisation layers, in training mode.
+        qvalue_network: likewise.
         **options: of :class:`SACLoss`, save those that delay a network.
 
     Bhatt et al., 2024, CrossQ: Batch Normalization in Deep Reinforcement Learning for Greater Sample Efficiency and
@@ -59,7 +60,7 @@ class CrossQLoss(SACLoss):
             return super()._actor(batch, mask)
 
     def _qvalue(self, batch: TensorDictBase, mask: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        with torch.no_grad():
+        with torch.no_grad(), evaluation_mode(self.network("actor_network")):
             next_action, log_prob = sample_with_log_prob(self.distribution(batch, "next"), type(self).__name__)
         values, next_values = self._joint_values(batch, next_action)
         with torch.no_grad():

@@ -61,13 +61,12 @@ class SAC(ReplayRecipe):
         check_continuous(env, self.env, self.recipe)
         actor = registry.modules.get("build_actor")(
             env.action_spec_unbatched,
-            lambda outputs: self.make_mlp(outputs, self.hidden),
+            lambda outputs: self.make_net(_count_inputs(env, observation_keys), outputs, self.hidden),
             observation_keys,
             return_log_prob=False,
         )
         critic = self.make_critic(env, observation_keys)
-        critic.eval()(actor(env.reset()))  # the first call finds the number of inputs
-        critic.train()
+        actor.eval()  # while it acts, which matters to normalised layers only
 
         # Loss, targets, optimiser, buffer.
         loss = self.make_loss(actor, critic)
@@ -94,6 +93,7 @@ class SAC(ReplayRecipe):
             for batch in run.batches(collector):  # [N, T]
                 self.store(buffer, batch, observation_keys)
                 self.anneal_beta(buffer, run.frames)
+                actor.train()
                 first = run.updates * self.updates_per_batch
                 for update in range(first, first + self.updates_per_batch if run.frames >= self.warmup_frames else 0):
                     steps = buffer.sample()
@@ -106,6 +106,7 @@ class SAC(ReplayRecipe):
                     if self.prioritized:
                         buffer.update_tensordict_priority(steps)
                     run.record(values)
+                actor.eval()
                 collector.update_policy_weights_()
                 if self.evaluation_due(run):
                     self.evaluate_now(run, eval_env, actor, eval_seed)
@@ -117,16 +118,15 @@ class SAC(ReplayRecipe):
     title: ClassVar[str] = "SAC"
     """What the learning curve is called."""
 
-    def make_mlp(self, outputs: int, hidden: Sequence[int]) -> nn.Module:
-        """A perceptron of the actor's or the critics' kind."""
-        net: nn.Module = registry.modules.get("mlp")(
-            out_features=outputs, num_cells=list(hidden), activation_class=nn.ReLU
-        )
+    def make_net(self, inputs: int, outputs: int, hidden: Sequence[int]) -> nn.Module:
+        """The net of the actor or of a critic."""
+        net: nn.Module = registry.modules.get("mlp")(inputs, outputs, num_cells=list(hidden), activation_class=nn.ReLU)
         return net
 
     def make_critic(self, env: Any, observation_keys: Sequence[Any], outputs: int = 1) -> nn.Module:
         """One critic of observations and an action; the loss makes the others of it."""
-        net = self.make_mlp(outputs, self.critic_hidden or self.hidden)
+        inputs = _count_inputs(env, observation_keys) + env.action_spec.shape[-1]
+        net = self.make_net(inputs, outputs, self.critic_hidden or self.hidden)
         critic: nn.Module = registry.modules.get("value_operator")(net, in_keys=[*observation_keys, "action"])
         return critic
 
@@ -197,7 +197,7 @@ class TQC(SAC):
 
 @dataclass(frozen=True, kw_only=True)
 class CrossQ(SAC):
-    """Train by CrossQ: critics with batch renormalisation instead of target networks.
+    """Train by CrossQ: batch renormalisation, of the critics above all, instead of target networks.
 
     Bhatt et al. 2024, arXiv 1902.05605.
     """
@@ -212,20 +212,15 @@ class CrossQ(SAC):
     """Units of each hidden layer of the critics; as in the actor if empty."""
     policy_delay: int = 3
     """Updates of the critics to one of the actor and the temperature."""
-    norm_warmup: int = 10_000
+    norm_warmup: int = 100_000
     """Updates before the normalisation follows the running moments."""
 
-    def make_critic(self, env: Any, observation_keys: Sequence[Any], outputs: int = 1) -> nn.Module:
-        """One critic whose inputs and hidden layers are normalised before each linear layer."""
-        inputs = sum(env.observation_spec[key].shape[-1] for key in observation_keys) + env.action_spec.shape[-1]
-        sizes = [inputs, *(self.critic_hidden or self.hidden), outputs]
+    def make_net(self, inputs: int, outputs: int, hidden: Sequence[int]) -> nn.Module:
+        """The net of the actor or of a critic: what each linear layer reads is normalised."""
         norm, layers = registry.modules.get("batch_renorm"), list[nn.Module]()
-        for before, after in pairwise(sizes):
+        for before, after in pairwise([inputs, *hidden, outputs]):
             layers += [norm(before, eps=1e-3, warmup_steps=self.norm_warmup), nn.Linear(before, after), nn.ReLU()]
-        critic: nn.Module = registry.modules.get("value_operator")(
-            _Joined(*layers[:-1]), in_keys=[*observation_keys, "action"]
-        )
-        return critic
+        return _Joined(*layers[:-1])
 
     def make_loss(self, actor: nn.Module, critic: nn.Module) -> Any:
         """The losses of critics, actor and temperature."""
@@ -242,6 +237,11 @@ class _Joined(nn.Sequential):
     def forward(self, *inputs: Tensor) -> Tensor:
         output: Tensor = super().forward(torch.cat(inputs, -1))
         return output
+
+
+def _count_inputs(env: Any, observation_keys: Sequence[Any]) -> int:
+    """Numbers in the observations of a step."""
+    return sum(env.observation_spec[key].shape[-1] for key in observation_keys)
 
 
 def _critics_only(loss: Any, steps: TensorDictBase) -> dict[str, Tensor]:
