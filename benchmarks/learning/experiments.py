@@ -27,6 +27,8 @@ class Experiment:
     """Episodes of an evaluation."""
     ours: Mapping[str, Any] = field(default_factory=dict)
     """Options of the recipe, beside its preset."""
+    films: bool = True
+    """Whether the recipe would film the policy at the end."""
     data_frames: int = 0
     """Learn from what the policy of a sac run of so many frames does, one for all seeds; 0: from the environment."""
     peers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -257,6 +259,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "td3_bc-pendulum": Experiment(recipe="td3_bc", env="gym:Pendulum-v1", frames=10_000, data_frames=6_000),
     "cql-pendulum": Experiment(recipe="cql", env="gym:Pendulum-v1", frames=4_000, data_frames=6_000, ours=_CQL),
     "dt-pendulum": Experiment(recipe="dt", env="gym:Pendulum-v1", frames=3_000, data_frames=6_000),
+    "dreamer_v3-catch": Experiment(recipe="dreamer_v3", env="native:Catch", frames=20_000, films=False),
     "dqn-pong-ram": Experiment(
         recipe="dqn",
         env="gym:tasks:PongRam-v0",

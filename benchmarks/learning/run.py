@@ -58,10 +58,10 @@ class Run:
             "seed": self.seed,
             "eval_every": task.frames // task.evaluations,
             "eval_episodes": task.eval_episodes,
-            "video": False,
             "progress": False,
             "run_dir": self.out / self.name,
             "name": self.folder.name,
+            **({"video": False} if task.films else {}),
             **({"data": self.data} if task.data_frames else {}),
             **task.ours,
         }
