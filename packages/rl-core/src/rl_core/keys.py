@@ -66,7 +66,8 @@ def join(*parts: Key) -> Key:
     >>> join("next", ("agents", "reward"))
     ('next', 'agents', 'reward')
     """
-    return as_key(tuple(name for part in parts for name in as_path(part)))
+    names = [name for part in parts for name in ((part,) if isinstance(part, str) else part)]
+    return names[0] if len(names) == 1 else tuple(names)
 
 
 def leaf_name(key: Key) -> str:

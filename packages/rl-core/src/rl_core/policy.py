@@ -21,7 +21,7 @@ from rl_core.keys import Key, as_key, leaf_name
 if TYPE_CHECKING:
     from rl_core.envs.base import EnvBase
 
-__all__ = ["RowPolicy", "TensorPolicy", "row_policy", "wrap_policy"]
+__all__ = ["RowPolicy", "TensorPolicy", "row_policy", "tensor_call", "wrap_policy"]
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
@@ -56,15 +56,20 @@ def row_policy(policy: Any) -> RowPolicy | None:
     in_keys, out_keys = getattr(policy, "in_keys", None), getattr(policy, "out_keys", None)
     if in_keys is None or out_keys is None:
         return None
-    keys = [as_key(key) for key in in_keys], [as_key(key) for key in out_keys]
-    hooked = isinstance(policy, nn.Module) and bool(policy._forward_hooks or policy._forward_pre_hooks)
-    if hooked:
+    call = tensor_call(policy)
+    if call is None:
         return None
-    if callable(getattr(policy, "forward_tensors", None)):
-        return RowPolicy(*keys, policy.forward_tensors)
-    if type(policy) is TensorDictModule and _is_plain(policy):
-        return RowPolicy(*keys, _plain_module(policy))
-    return None
+    return RowPolicy([as_key(key) for key in in_keys], [as_key(key) for key in out_keys], call)
+
+
+def tensor_call(policy: Any) -> Callable[..., Sequence[Tensor]] | None:
+    """The function of bare tensors that means a keyed policy, or None where it can only be called on a TensorDict."""
+    if isinstance(policy, nn.Module) and (policy._forward_hooks or policy._forward_pre_hooks):
+        return None
+    direct = getattr(policy, "forward_tensors", None)
+    if callable(direct):
+        return direct
+    return _plain_module(policy) if type(policy) is TensorDictModule and _is_plain(policy) else None
 
 
 def _is_plain(policy: TensorDictModule) -> bool:

@@ -25,8 +25,18 @@ def hold_out_net(network: nn.Module) -> Iterator[None]:
     ...     net(torch.ones(1)).requires_grad
     False
     """
-    with hold_out_parameters(network.parameters()):
+    with hold_out_parameters(_parameters_of(network)):
         yield
+
+
+def _parameters_of(network: nn.Module) -> list[nn.Parameter]:
+    """As ``network.parameters()``, but quick: losses ask at every call. What is shared comes twice."""
+    found, left = list[nn.Parameter](), [network]
+    while left:
+        module = left.pop()
+        found += [parameter for parameter in module._parameters.values() if parameter is not None]
+        left += [child for child in module._modules.values() if child is not None]
+    return found
 
 
 @contextmanager

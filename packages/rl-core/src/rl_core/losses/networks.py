@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rl_core.errors import KeyMissingError, SpecError
 from rl_core.keys import Key, as_key, join
 from rl_core.losses.keys import missing_key, quoted
-from rl_core.policy import row_policy
+from rl_core.policy import tensor_call
 
 __all__ = ["call_on_tensors", "check_keyed", "distribution_on_tensors", "read_inputs"]
 
@@ -47,7 +47,7 @@ def read_inputs(network: nn.Module, batch: TensorDictBase, owner: str, *, under:
     """
     inputs = []
     for key in network.in_keys:  # type: ignore[union-attr]
-        full = as_key(key) if under is None else join(under, key)
+        full = key if under is None else join(under, key)
         value = batch.get(full, None)
         if value is None:
             cure = f"It is an in_key of {type(network).__name__}: rename there, or let the environment write it."
@@ -79,15 +79,17 @@ def call_on_tensors(
     Raises:
         KeyMissingError: the network does not write ``out_key``.
     """
-    bare = row_policy(network) if weights is None else None
-    out_keys = [as_key(key) for key in network.out_keys] if bare is None else bare.out_keys  # type: ignore[union-attr]
+    out_keys: Any = network.out_keys
     if out_key not in out_keys:
-        raise KeyMissingError(
-            f"{type(network).__name__} writes {', '.join(map(quoted, out_keys))}, not {quoted(out_key)}. "
-            "Rename its output, or name the one that is meant with set_keys(...)."
-        )
+        out_keys = [as_key(key) for key in out_keys]
+        if out_key not in out_keys:
+            raise KeyMissingError(
+                f"{type(network).__name__} writes {', '.join(map(quoted, out_keys))}, not {quoted(out_key)}. "
+                "Rename its output, or name the one that is meant with set_keys(...)."
+            )
+    bare = tensor_call(network) if weights is None else None
     if bare is not None:
-        return bare.call(*inputs)[out_keys.index(out_key)]
+        return bare(*inputs)[out_keys.index(out_key)]
     batch = _small_batch(network, inputs, batch_size)
     if weights is not None:
         written: Any = torch.func.functional_call(network, weights, (batch,))

@@ -54,7 +54,7 @@ def reduce(values: Tensor, reduction: str, mask: Tensor | None = None) -> Tensor
 
 def masked_mean(values: Tensor, mask: Tensor | None = None) -> Tensor:
     """The mean over valid rows."""
-    return reduce(values, "mean", mask)
+    return values.mean() if mask is None else reduce(values, "mean", mask)
 
 
 def masked_rows(values: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -79,7 +79,8 @@ class DQNLoss(QLoss):
         self, batch: TensorDictBase, taken: Tensor, weight: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The distance of the values of taken actions [*B, 1] to their targets, reduced; and logs."""
-        target = mask_rows(self.target(batch, taken, mask), mask)
+        with torch.no_grad():
+            target = mask_rows(self.target(batch, taken, mask), mask)
         value = taken.detach()
         error = (value - target).abs_()
         self.report(batch, error, mask)
@@ -92,9 +93,8 @@ class DQNLoss(QLoss):
             return distance_loss(taken, target, self.loss_function, reduction=self.reduction), logs
         return self.reduce_rows(distance_loss(taken, target, self.loss_function), weight, mask), logs
 
-    @torch.no_grad()
     def target(self, batch: TensorDictBase, taken: Tensor, mask: Tensor | None) -> Tensor:
-        """What the values of taken actions are moved to, [*B, 1]."""
+        """What the values of taken actions are moved to, [*B, 1]; called without gradient."""
         step = self.read_step(batch, taken)
         next_value = self.action_values(self.target_name(), batch, "next")
         judge = self.action_values("value_network", batch, "next") if self.double_dqn else None

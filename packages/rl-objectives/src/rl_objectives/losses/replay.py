@@ -206,7 +206,7 @@ class ReplayLoss(LossModule):
         weights: dict[str, Tensor] | None = None,
     ) -> Tensor:
         """One output of a network, for the observations at the root or under "next"; with these weights, if any."""
-        lived = None if under is None else self.lived(network, batch)
+        lived = self.lived(network, batch) if self.carries_state and under is not None else None
         if lived is None:
             return call_on_tensors(
                 network, self.inputs_of(network, batch, under), key, batch.batch_size, weights=weights
