@@ -53,19 +53,19 @@ class SoftUpdate(TargetNetUpdater):
         self._sources = [(pair.source_owner, pair.name) for pair in averaged]
         self._targets = [(pair.target_owner, pair.name) for pair in averaged]
 
-    @torch.no_grad()
     def step(self) -> None:
         """Move each target by ``tau`` of its distance to the source."""
         sources: list[Any] = [owner[name] for owner, name in self._sources]
         targets: list[Any] = [owner[name] for owner, name in self._targets]
-        try:
-            torch._foreach_lerp_(targets, sources, self.tau)
-        except TypeError:
-            self.tensors()  # says which tensor is gone, if that is the reason
-            raise
-        for pair in self._copied:
-            source, target = pair.tensors()
-            target.copy_(source)
+        with torch.no_grad():
+            try:
+                torch._foreach_lerp_(targets, sources, self.tau)
+            except TypeError:
+                self.tensors()  # says which tensor is gone, if that is the reason
+                raise
+            for pair in self._copied:
+                source, target = pair.tensors()
+                target.copy_(source)
 
 
 def _can_be_averaged(pair: TargetPair) -> bool:
