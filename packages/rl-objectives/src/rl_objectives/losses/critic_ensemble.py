@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from rl_core.errors import LossError, SpecError
+from rl_core.evaluation_mode import evaluation_mode
 from rl_core.keys import Key, as_key
 from rl_core.losses.ensembles import Stackable, StackedNetwork
 from rl_core.losses.networks import call_on_tensors, check_keyed
 from rl_core.policy import row_policy
 
-__all__ = ["CriticEnsemble", "evaluation_mode", "redrawn"]
+__all__ = ["CriticEnsemble", "redrawn"]
 
 Critics = nn.Module | Sequence[nn.Module]
 
@@ -98,7 +99,7 @@ class CriticEnsemble(nn.Module):
         if not self._evaluates:
             return self._values(inputs, out_key, batch_size, first)
         # Only here, since compiled code cannot list the parameters of a module whose mode it has changed.
-        with evaluation_mode(*self.critics()):
+        with evaluation_mode(self):
             return self._values(inputs, out_key, batch_size, first)
 
     @contextmanager
@@ -136,22 +137,6 @@ class CriticEnsemble(nn.Module):
             return call_on_tensors(self.stack, inputs, out_key, batch_size)
         finally:
             network.active = None
-
-
-@contextmanager
-def evaluation_mode(*networks: nn.Module) -> Iterator[None]:
-    """Inside, the networks are in evaluation mode; each of their layers gets its own mode back."""
-    training = [module for network in networks for module in network.modules() if module.training]
-    _set_training(training, mode=False)
-    try:
-        yield
-    finally:
-        _set_training(training, mode=True)
-
-
-def _set_training(modules: Sequence[nn.Module], *, mode: bool) -> None:
-    for module in modules:
-        module.training = mode
 
 
 @torch.no_grad()

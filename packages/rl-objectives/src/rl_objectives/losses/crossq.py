@@ -9,10 +9,11 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from rl_core.evaluation_mode import evaluation_mode
 from rl_core.keys import Key
 from rl_objectives.functional.ensembles import smallest_value
 from rl_objectives.functional.soft_value import soft_value
-from rl_objectives.losses.critic_ensemble import CriticEnsemble, evaluation_mode
+from rl_objectives.losses.critic_ensemble import CriticEnsemble
 from rl_objectives.losses.sac import SACLoss
 from rl_objectives.losses.temperature import sample_with_log_prob
 
