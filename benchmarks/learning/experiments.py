@@ -233,7 +233,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         recipe="tqc", env="gym:Pendulum-v1", frames=4_000, peers={"sb3": {"algorithm": "TQC", **_TQC}}
     ),
     "crossq-pendulum": Experiment(
-        recipe="crossq", env="gym:Pendulum-v1", frames=4_000, peers={"sb3": {"algorithm": "CrossQ", **_CROSSQ}}
+        recipe="crossq", env="gym:Pendulum-v1", frames=6_000, peers={"sb3": {"algorithm": "CrossQ", **_CROSSQ}}
     ),
     "redq-pendulum": Experiment(recipe="redq", env="gym:Pendulum-v1", frames=3_000),
     "recurrent_ppo-tmaze": Experiment(
