@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
+from torch import nn
 
 from rl_core import hookimpl, hooks, registry
 from rl_core.cli import main
@@ -229,3 +230,15 @@ def test_atoms_the_wrong_way_round_are_refused(tmp_path, capsys):
 def test_a_dueling_network_needs_a_layer_for_its_heads(tmp_path, capsys):
     assert train("dqn", tmp_path, "a", "--frames", 64, "--dueling", "--hidden", 16) == 2
     assert "--dueling needs two hidden layers" in capsys.readouterr().err
+
+
+def test_a_subclass_that_makes_other_perceptrons_gets_them_for_its_critics():
+    class Smooth(SAC):
+        def make_mlp(self, outputs, hidden):
+            return registry.modules.get("mlp")(out_features=outputs, num_cells=list(hidden), activation_class=nn.SiLU)
+
+    ask = Smooth.preset("gym:Pendulum-v1")
+    with ExitStack() as stack:
+        env, _, keys = ask.make_envs(stack)
+        critic = ask.make_critic(env, keys)
+    assert any(isinstance(module, nn.SiLU) for module in critic.modules())

@@ -67,6 +67,8 @@ class SAC(ReplayRecipe):
         )
         critic = self.make_critic(env, observation_keys)
         actor.eval()  # while it acts, which matters to normalised layers only
+        critic.eval()(actor(env.reset()))  # the first call finds the number of inputs
+        critic.train()
 
         # Loss, targets, optimiser, buffer.
         loss = self.make_loss(actor, critic)
@@ -119,8 +121,14 @@ class SAC(ReplayRecipe):
     """What the learning curve is called."""
 
     def make_net(self, inputs: int, outputs: int, hidden: Sequence[int]) -> nn.Module:
-        """The net of the actor or of a critic."""
-        net: nn.Module = registry.modules.get("mlp")(inputs, outputs, num_cells=list(hidden), activation_class=nn.ReLU)
+        """The net of the actor or of a critic: :meth:`make_mlp`, unless it must know its inputs from the start."""
+        return self.make_mlp(outputs, hidden)
+
+    def make_mlp(self, outputs: int, hidden: Sequence[int]) -> nn.Module:
+        """A perceptron of the actor's or the critics' kind; its inputs are found at the first call."""
+        net: nn.Module = registry.modules.get("mlp")(
+            out_features=outputs, num_cells=list(hidden), activation_class=nn.ReLU
+        )
         return net
 
     def make_critic(self, env: Any, observation_keys: Sequence[Any], outputs: int = 1) -> nn.Module:
