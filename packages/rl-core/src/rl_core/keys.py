@@ -66,6 +66,7 @@ def join(*parts: Key) -> Key:
     >>> join("next", ("agents", "reward"))
     ('next', 'agents', 'reward')
     """
+    # as_path and as_key, written out: losses join keys at every call.
     names = [name for part in parts for name in ((part,) if isinstance(part, str) else part)]
     return names[0] if len(names) == 1 else tuple(names)
 
